@@ -1,0 +1,3 @@
+"""OpenTrn: a Trainium you can pip install."""
+
+__version__ = "0.1.0"
