@@ -1,0 +1,343 @@
+"""The `opentrn` command: one sub-command for each thing the rooms can do.
+
+Nothing but click is imported until a command runs, so that `opentrn --help` answers at once.
+"""
+
+import functools
+import json as jsonlib
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from opentrn import __version__
+
+DEFAULT_TARGET = "trn2"
+
+# What each extra of pyproject.toml brings; `built` is False while nothing here uses it yet.
+EXTRAS: dict[str, tuple[str, bool]] = {
+    "fast": ("compiled loops for the few places where NumPy is slow", False),
+    "torch": ("PyTorch models as input", True),
+    "jax": ("JAX functions as input", False),
+    "tensorflow": ("TensorFlow functions as input", False),
+    "onnx": ("ONNX files as input", False),
+    "ray": ("runs spread over several machines", False),
+    "jobs": ("managed training jobs", False),
+    "report": ("HTML reports", False),
+    "demo": ("what `make demo` runs: PyTorch, a tokenizer, a sentence encoder", True),
+    "test": ("what `make test` runs", True),
+}
+
+
+class _Command(click.Command):
+    """A command that shows refusals as five lines (or as JSON) instead of a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; a TrnError ends it with status 1, a UsageError with status 2."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            from opentrn.base import TrnError, UsageError
+
+            if not isinstance(error, TrnError):
+                raise
+            _show_refusal(error, as_json=bool(ctx.params.get("json")))
+            ctx.exit(2 if isinstance(error, UsageError) else 1)
+
+
+def _show_refusal(error: Any, *, as_json: bool) -> None:
+    """Print a TrnError on stderr, placed on the command line when no script's line caused it."""
+    if error.at is None or _is_runner(error.at.file):
+        error.at = _command_line()
+    click.echo(jsonlib.dumps(error.json()) if as_json else str(error), err=True)
+
+
+def _is_runner(file: str) -> bool:
+    """Whether a source file belongs to those who run commands: click, or the entry script."""
+    click_home = os.path.dirname(click.__file__) + os.sep
+    return file.startswith(click_home) or os.path.abspath(file) == os.path.abspath(sys.argv[0])
+
+
+def _command_line() -> Any:
+    """What the user typed, as a place in a source file."""
+    import linecache
+    import shlex
+
+    from opentrn.base import Where
+
+    typed = shlex.join(["opentrn", *sys.argv[1:]])
+    linecache.cache["command line"] = (len(typed), None, [typed + "\n"], "command line")
+    return Where("command line", 1)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="opentrn")
+def main() -> None:
+    """A Trainium you can pip install."""
+
+
+main.command_class = _Command
+
+json_option = click.option("--json", is_flag=True, help="Print JSON, for programs.")
+
+
+# ------------------------------------------------------------------------------------------- run
+
+
+@main.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+@click.option("--target", metavar="NAME", help="Chip, generation or instance to simulate.")
+@click.option("-m", "module", is_flag=True, help="SCRIPT is the name of a module, as in python -m.")
+@click.option("--json", is_flag=True, help="Print a refusal as JSON, for programs.")
+@click.argument("script")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def run(target: str | None, module: bool, json: bool, script: str, args: tuple[str, ...]) -> None:
+    """Run SCRIPT unmodified on a simulated Trainium.
+
+    `import nki` and its sub-modules mean OpenTrn while the script runs. The target is --target,
+    else the environment's NEURON_PLATFORM_TARGET_OVERRIDE, else trn2. NKI_SIMULATOR=1 is set for
+    scripts that ask for it, unless the environment already says something.
+    """
+    from opentrn.base import TrnError
+    from opentrn.dropin import run_script, script_traceback
+
+    target = target or os.environ.get("NEURON_PLATFORM_TARGET_OVERRIDE") or DEFAULT_TARGET
+    os.environ.setdefault("NKI_SIMULATOR", "1")
+    try:
+        run_script(script, args, target, module=module)
+    except (SystemExit, TrnError):
+        raise
+    except BaseException as error:
+        sys.excepthook(type(error), error.with_traceback(script_traceback(error)), None)
+        sys.exit(130 if isinstance(error, KeyboardInterrupt) else 1)
+
+
+# ---------------------------------------------------------------------------------- show, explain
+
+
+@main.command()
+@click.argument("name")
+def show(name: str) -> None:
+    """Show what is known about a chip or an instance, with unit, source and grade."""
+    from opentrn import hw
+
+    click.echo(hw.page(name))
+
+
+@main.command()
+@click.argument("code", required=False)
+@json_option
+def explain(code: str | None, json: bool) -> None:
+    """Explain an error CODE; without one, list the codes.
+
+    A code the Neuron tools print (NCC_..., NRT_...) finds the refusals here that mean the same.
+    """
+    found = _explanations(code)
+    if json:
+        click.echo(jsonlib.dumps(found))
+        return
+    if code is None:
+        width = max(len(each["code"]) for each in found)
+        for each in found:
+            click.echo(f"{each['code']:{width}}  {each['meaning'].splitlines()[0]}")
+        return
+    click.echo("\n\n".join(map(_explanation_text, found)))
+
+
+def _explanation_text(found: dict[str, str]) -> str:
+    lines = [found["code"] + (f"  ({found['neuron']})" if found["neuron"] else "")]
+    parts = (("", found["meaning"]), ("rule  ", found["rule"]), ("fix   ", found["fix"]))
+    return "\n".join([*lines, *(f"  {name}{text}" for name, text in parts if text)])
+
+
+def _explanations(code: str | None) -> list[dict[str, str]]:
+    """The explanations of one code, of all that share a Neuron code, or (None) of every code."""
+    import dataclasses
+
+    from opentrn import base
+
+    neuron = code is not None and "." not in code
+    _load_rooms(None if code is None or neuron else code.partition(".")[0])
+    every = base.codes()
+    if code is None:
+        found = [base.explanation(each) for each in every]
+    elif neuron:
+        found = [base.explanation(each) for each in every]
+        found = [each for each in found if code in each.neuron.split()]
+    else:
+        found = [base.explanation(code) or _instruction_explanation(code)]
+    found = [dataclasses.asdict(each) for each in found if each is not None]
+    if not found:
+        _refuse_code(code, every)
+    return found
+
+
+def _instruction_explanation(code: str) -> Any:
+    from opentrn import isa
+
+    return isa.explain(code)
+
+
+@functools.cache
+def _unknown_code() -> str:
+    from opentrn.base import declare
+
+    return declare(
+        "cli.code",
+        "There is no explanation under this code.",
+        rule="a code is <instruction>.<part>, <room>.<name>, or a code the Neuron tools print",
+        fix="`opentrn explain` without a code lists them",
+    )
+
+
+def _refuse_code(code: str | None, known: list[str]) -> None:
+    from opentrn.base import UnknownNameError, nearest
+
+    like = nearest(str(code), known)
+    also = f"; did you mean {' or '.join(like)}?" if like else ""
+    raise UnknownNameError(f"there is no error code {code}{also}", code=_unknown_code())
+
+
+def _load_rooms(room: str | None) -> None:
+    """Import every module of one room, or of all for None or another word, to declare its codes."""
+    import importlib.util
+    import pkgutil
+
+    _unknown_code()
+    prefix = f"opentrn.{room}"
+    if room is None or importlib.util.find_spec(prefix) is None:
+        prefix = "opentrn"
+    top = importlib.import_module(prefix)
+    for found in pkgutil.walk_packages(getattr(top, "__path__", []), f"{prefix}."):
+        if found.name != "opentrn.__main__":
+            importlib.import_module(found.name)
+
+
+# ---------------------------------------------------------------------------------------- doctor
+
+
+@main.command()
+@json_option
+def doctor(json: bool) -> None:
+    """Say what is installed, what each extra would add, and what stands in the way."""
+    report = examine()
+    click.echo(jsonlib.dumps(report) if json else "\n".join(_doctor_lines(report)))
+    if report["problems"]:
+        sys.exit(1)
+
+
+def examine() -> dict[str, Any]:
+    """Look at this machine: versions, threads, memory and disk in bytes, extras, problems."""
+    core, extras = _requirements()
+    missing = [name for name in core if _version(name) is None]
+    problems = [f"{name} is missing: pip install {name}" for name in missing]
+    return {
+        "opentrn": __version__,
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "platform": platform.platform(),
+        "cores": _cores(),
+        "memory_bytes": _memory(),
+        "disk_free_bytes": shutil.disk_usage(".").free,
+        "blas": _blas(),
+        "core": {name: _version(name) for name in core},
+        "extras": extras,
+        "problems": problems,
+    }
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _version(package: str) -> str | None:
+    """The installed version of a package, or None."""
+    from importlib import metadata
+
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _requirements() -> tuple[list[str], dict[str, Any]]:
+    """Core packages, and for each extra its packages' versions, from the installed metadata."""
+    import re
+    from importlib import metadata
+
+    core: list[str] = []
+    extras: dict[str, Any] = {}
+    for name, (adds, built) in EXTRAS.items():
+        extras[name] = {"adds": adds, "built": built, "packages": {}}
+        extras[name]["install"] = f"pip install 'opentrn[{name}]'"
+    for line in metadata.requires("opentrn") or ():
+        package = re.split(r"[^A-Za-z0-9_.-]", line, maxsplit=1)[0]
+        extra = re.search(r"extra == [\"'](\w+)[\"']", line)
+        if extra is None:
+            core.append(package)
+        elif extra[1] in extras:
+            extras[extra[1]]["packages"][package] = _version(package)
+    return core, extras
+
+
+def _blas() -> dict[str, Any]:
+    """NumPy's linear algebra library and the number of threads it was told to use (None: all)."""
+    if _version("numpy") is None:
+        return {"name": None, "threads": None}
+    import numpy
+
+    built = numpy.show_config(mode="dicts").get("Build Dependencies", {})
+    names = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
+    told = [os.environ[name] for name in names if os.environ.get(name, "").isdigit()]
+    return {
+        "name": built.get("blas", {}).get("name", "unknown"),
+        "threads": int(told[0]) if told else None,
+    }
+
+
+def _doctor_lines(report: dict[str, Any]) -> Iterator[str]:
+    yield f"opentrn {report['opentrn']} on Python {report['python']} ({report['executable']})"
+    yield f"  {report['platform']}"
+    yield (
+        f"  {report['cores']} cores, {report['memory_bytes'] / 2**30:.1f} GiB of memory, "
+        f"{report['disk_free_bytes'] / 2**30:.1f} GiB of disk free here"
+    )
+    blas = report["blas"]
+    threads = blas["threads"]
+    yield f"  BLAS: {blas['name']}, " + (
+        f"{threads} thread{'s' * (threads > 1)}"
+        if threads
+        else "as many threads as cores (OPENBLAS_NUM_THREADS=1 is faster while others compute)"
+    )
+    yield ""
+    for name, version in report["core"].items():
+        yield f"  {name:12} {version or 'MISSING'}"
+    yield ""
+    yield "extras"
+    for name, extra in report["extras"].items():
+        yield f"  {name:12} {extra['adds']}" + ("" if extra["built"] else " (not built yet)")
+        yield f"  {'':12} {_extra_state(extra)}"
+    yield ""
+    yield from (report["problems"] or ["No problem found."])
+
+
+def _extra_state(extra: dict[str, Any]) -> str:
+    packages = extra["packages"]
+    have = ", ".join(f"{name} {version}" for name, version in packages.items() if version)
+    lack = ", ".join(name for name, version in packages.items() if not version)
+    if not extra["built"]:
+        return f"installing it changes nothing yet{': ' * bool(have)}{have}"
+    if not lack:
+        return f"installed: {have}"
+    return f"{extra['install']}   ({'also ' if have else ''}brings {lack})"

@@ -1,0 +1,81 @@
+"""Run somebody's script or module as `python` would, with the drop-in names installed."""
+
+import importlib.util
+import os
+import runpy
+import sys
+from collections.abc import Sequence
+from types import TracebackType
+
+from opentrn.base import MissingFileError, declare
+from opentrn.dropin.names import install
+
+NO_SCRIPT = declare(
+    "dropin.script",
+    "The script to run does not exist, or is not a file.",
+    rule="`opentrn run` takes a Python file, or `-m` and the name of a module",
+    fix="check the path; it is read relative to the current directory",
+)
+NO_MODULE = declare(
+    "dropin.module",
+    "The module to run (`opentrn run -m NAME`) cannot be found.",
+    rule="the name is looked up as `python -m` does: current directory, then installed packages",
+    fix="run from the directory that holds the package, or install it",
+)
+
+_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_RUNNERS = (os.path.join(_HERE, "cli.py"), os.path.abspath(__file__), runpy.__file__)
+
+
+def run_script(
+    path: str, argv: Sequence[str] = (), target: str | None = None, *, module: bool = False
+) -> dict[str, object]:
+    """Run the file `path` (or the module of that name) as `__main__`; return its global names.
+
+    The script sees what `python path argv...` would show it: `sys.argv`, its own directory first
+    on `sys.path` (the current one for a module), `__name__ == "__main__"`. All of that is put back
+    afterwards. What the script raises goes through unchanged, SystemExit included.
+    Raises MissingFileError for a script or module that does not exist, and UnknownNameError for an
+    unknown target, both before anything has run.
+    """
+    if not module and not os.path.isfile(path):
+        why = "it is a directory" if os.path.isdir(path) else "there is no such file"
+        raise MissingFileError(f"cannot run {path}: {why}", code=NO_SCRIPT)
+    kept_argv, kept_path = sys.argv, sys.path[:]
+    sys.argv = [path, *argv]
+    sys.path.insert(0, os.getcwd() if module else os.path.dirname(os.path.abspath(path)))
+    try:
+        with install(target):
+            if not module:
+                return runpy.run_path(path, run_name="__main__")
+            _refuse_missing(path)
+            return runpy.run_module(path, run_name="__main__", alter_sys=True)
+    finally:
+        sys.argv = kept_argv
+        sys.path[:] = kept_path
+
+
+def _refuse_missing(module: str) -> None:
+    """Raise MissingFileError unless a module of this name can be found."""
+    try:
+        found = importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError as error:
+        if not f"{module}.".startswith(f"{error.name}."):
+            raise
+        found = False
+    if not found:
+        raise MissingFileError(f"there is no module named {module}", code=NO_MODULE)
+
+
+def script_traceback(error: BaseException) -> TracebackType | None:
+    """The traceback of what a script raised, without the frames of those who ran it.
+
+    None when nothing of the script was running, as for a syntax error in it.
+    """
+    trace = error.__traceback__
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if file not in _RUNNERS and file != "<frozen runpy>":
+            break
+        trace = trace.tb_next
+    return trace
