@@ -1,0 +1,242 @@
+"""The kinds of things an instruction class declares: operands, dimensions, flags and costs.
+
+Each declaration is data. `isa.define` turns a class body made of them into the checker, the
+function signature, the reference page and the error texts of that instruction.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Callable, NamedTuple
+
+from opentrn.base import DType
+
+REQUIRED: Any = type("Required", (), {"__repr__": lambda self: "<required>"})()
+
+# The roles an operand can play.  "acc" is a PSUM output that may add to what it holds.
+READS = {"in", "inout", "acc"}
+WRITES = {"out", "inout", "acc"}
+
+
+class OperandForm(NamedTuple):
+    """What checks and costs may know of a memory operand: never its values or its buffer.
+
+    `partition` is the first partition, `offset` the first byte within that partition (modulo one
+    PSUM bank for PSUM, 0 for HBM), `contiguous` whether the innermost free dimension is dense,
+    `indirect` the kind of indirection ("" when there is none).
+    """
+
+    space: str
+    shape: tuple[int, ...]
+    dtype: DType
+    partition: int = 0
+    offset: int = 0
+    contiguous: bool = True
+    indirect: str = ""
+    free_steps: int = 1
+
+    @property
+    def partitions(self) -> int:
+        """Size of the first dimension."""
+        return self.shape[0]
+
+    @property
+    def free(self) -> int:
+        """Elements per partition: the product of all dimensions after the first."""
+        n = 1
+        for size in self.shape[1:]:
+            n *= size
+        return n
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.shape[0] * self.free
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes the operand covers."""
+        return self.size * self.dtype.itemsize
+
+
+class ImmediateForm(NamedTuple):
+    """A compile-time number in place of a memory operand; its value is not part of the form."""
+
+    kind: str = "number"
+
+
+class RegisterForm(NamedTuple):
+    """A 32-bit engine register in place of a memory operand."""
+
+    kind: str = "register"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operand:
+    """A memory operand: role, allowed spaces, named dimensions, allowed dtypes.
+
+    `dims` is "P F": names separated by blanks, the last one standing for the product of all
+    remaining dimensions; an integer is that exact size; it may be a function of the flags.
+    `immediate` allows a number, `register` a register, in place of the tile.
+    """
+
+    role: str
+    spaces: tuple[str, ...]
+    dims: str | Callable[[Any], str]
+    dtypes: tuple[DType, ...] = ()
+    default: Any = REQUIRED
+    immediate: bool = False
+    register: bool = False
+    engine_side: bool = True
+
+    @property
+    def optional(self) -> bool:
+        """Whether the operand may be left out."""
+        return self.default is not REQUIRED
+
+
+def _operand(role: str, spaces: str, dims, dtypes, **more) -> Operand:
+    return Operand(role=role, spaces=tuple(spaces.split("|")), dims=dims, dtypes=dtypes, **more)
+
+
+def In(spaces: str, dims, *dtypes: DType, **more) -> Operand:
+    """An operand that is read. `spaces` like "sbuf|psum"; no dtypes means any on-chip dtype."""
+    return _operand("in", spaces, dims, dtypes, **more)
+
+
+def Out(spaces: str, dims, *dtypes: DType, **more) -> Operand:
+    """An operand that is written whole."""
+    return _operand("out", spaces, dims, dtypes, **more)
+
+
+def InOut(spaces: str, dims, *dtypes: DType, **more) -> Operand:
+    """An operand that is read and partly rewritten."""
+    return _operand("inout", spaces, dims, dtypes, **more)
+
+
+def Acc(spaces: str, dims, *dtypes: DType, **more) -> Operand:
+    """A PSUM output the Tensor Engine overwrites or adds to."""
+    return _operand("acc", spaces, dims, dtypes, **more)
+
+
+def Scalar(spaces: str, dims, *dtypes: DType, default: Any = REQUIRED, **more) -> Operand:
+    """A number, or a tile holding one element for each partition."""
+    return _operand("in", spaces, dims, dtypes, default=default, immediate=True, **more)
+
+
+@dataclass(frozen=True)
+class RegIn:
+    """A register that is read (a plain integer is accepted)."""
+
+    why: str
+    default: Any = REQUIRED
+
+
+@dataclass(frozen=True)
+class RegOut:
+    """A register that is written."""
+
+    why: str
+    default: Any = REQUIRED
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A compile-time choice that checks and costs may depend on.
+
+    `read` turns what the user wrote into its one canonical form (an `Op`, a tuple, an enum) and
+    may raise a TrnError; it runs once for each new form.
+    """
+
+    default: Any
+    why: str
+    read: Callable[[Any], Any] | None = None
+
+
+@dataclass(frozen=True)
+class Value:
+    """A compile-time number that neither checks nor costs depend on."""
+
+    default: Any
+    why: str
+
+
+class Dim:
+    """A named size: on the class it is the law, on a form it is the solved number.
+
+    `most` is an integer or a function of (form, chip); None means no limit of its own.
+    """
+
+    def __init__(self, most: Any, why: str, *, multiple: int = 1, least: int = 1):
+        self.most, self.why, self.multiple, self.least = most, why, multiple, least
+        self.name = "?"
+
+    def __set_name__(self, owner, name):
+        self.name = name
+
+    def __get__(self, form, owner=None):
+        return self if form is None else form.sizes[self.name]
+
+    def limit(self, form, chip) -> int | None:
+        """The largest legal size on `chip`, or None."""
+        return self.most(form, chip) if callable(self.most) else self.most
+
+
+class Cycles(NamedTuple):
+    """Engine cycles of one instruction.
+
+    `busy` occupies the engine, `latency` passes before the result can be read, `background` may
+    hide behind the instruction before it (a stationary load on the Tensor Engine).
+    """
+
+    busy: float
+    latency: float = 0.0
+    background: float = 0.0
+
+
+class Transfer(NamedTuple):
+    """What one DMA instruction asks of the DMA engines.
+
+    The rings split it into `descriptors` of `descriptor_bytes`, spread evenly over `engines` DMA
+    engines beginning with number `first_engine`; each of them is busy for `busy_ns`.  Before that,
+    `issue_ns` occupies the engine that issues it (`issuer`), and `start_ns` pass until the rings
+    begin; `finish_ns` pass from the last byte to the semaphore others can see.
+    """
+
+    nbytes: int
+    descriptors: int
+    descriptor_bytes: float
+    engines: int
+    first_engine: int
+    issuer: str
+    issue_ns: float
+    start_ns: float
+    busy_ns: float
+    finish_ns: float
+
+
+@dataclass(frozen=True)
+class CostLaw:
+    """A cost formula with its source and grade (stated > fitted > derived > assumed)."""
+
+    grade: str
+    source: str
+    formula: Callable[[Any, Any], Any] = field(repr=False)
+
+
+def stated(source: str, formula) -> CostLaw:
+    """A formula the vendor states."""
+    return CostLaw("stated", source, formula)
+
+
+def fitted(source: str, formula) -> CostLaw:
+    """A formula with numbers fitted to published measurements."""
+    return CostLaw("fitted", source, formula)
+
+
+def derived(source: str, formula) -> CostLaw:
+    """A formula that follows from stated facts by arithmetic."""
+    return CostLaw("derived", source, formula)
+
+
+def assumed(source: str, formula) -> CostLaw:
+    """A formula nobody published; the source says why it is plausible."""
+    return CostLaw("assumed", source, formula)

@@ -1,0 +1,232 @@
+"""Instructions of the Tensor Engine: matrix multiplication and transpose.
+
+Costs: NKI ISA reference v2.26.1 (the last to print them; aws-neuron-sdk nki/api/nki/isa) and the
+Trainium/Inferentia2 architecture guide (NG2:262-308): a stationary load of S columns takes S/4
+cycles and hides behind the previous matmul.
+"""
+
+from opentrn.base import bfloat16, float16, float32, numerics, tfloat32
+from opentrn.base import float8_e3m4, float8_e4m3, float8_e4m3fn, float8_e5m2
+from opentrn.isa.define import Instr
+from opentrn.isa.enums import engine, matmul_perf_mode
+from opentrn.isa.operands import Acc, Cycles, Dim, Flag, In, Out, derived
+
+FP8 = (float8_e4m3, float8_e5m2, float8_e4m3fn, float8_e3m4)
+DOUBLE_ROW = (float8_e4m3, float8_e5m2, float8_e4m3fn)
+WIDE = (float32, tfloat32)
+MATMUL = (*FP8, bfloat16, float16, *WIDE)
+
+
+def _doubled(form) -> bool:
+    return form.perf_mode is matmul_perf_mode.double_row
+
+
+def _pair(names: str):
+    """Layout of an operand: in double-row mode a dimension of 2 follows the partition."""
+    head, tail = names.split()
+    return lambda form: f"{head} 2 {tail}" if _doubled(form) else names
+
+
+def _read_mode(value):
+    return matmul_perf_mode.double_row if str(value).endswith("double_row") else value
+
+
+class nc_matmul(Instr):
+    """dst[M,N] = stationary[K,M]ᵀ · moving[K,N], summed in float32 by the Tensor Engine.
+
+    The result overwrites `dst`, adds to it, or (accumulate=None) adds exactly where an earlier
+    matmul has already written.  In double-row mode K is split as [K, 2] in both inputs.
+    """
+
+    engines = ("tensor",)
+    dst = Acc("psum", "M N", float32, bfloat16)
+    stationary = In("sbuf", _pair("K M"), *MATMUL)
+    moving = In("sbuf", _pair("K N"), *MATMUL)
+    is_stationary_onezero = Flag(False, "`stationary` holds only 0 and 1: twice as fast in fp32")
+    is_moving_onezero = Flag(False, "`moving` holds only 0 and 1: twice as fast in fp32")
+    is_transpose = Flag(False, "pass `stationary` through bit by bit (gen3 and later)")
+    accumulate = Flag(None, "True adds to dst, False overwrites, None adds after first touch")
+    tile_position = Flag((), "first row and column of the PE array to use")
+    tile_size = Flag((), "rows and columns of the PE array to use")
+    perf_mode = Flag(matmul_perf_mode.none, "double_row: two FP8 rows at once", read=_read_mode)
+
+    K = Dim(lambda i, chip: i.pe_rows(), "one row of the PE array for each partition")
+    M = Dim(lambda i, chip: i.pe_columns(), "one column of the PE array for each stationary column")
+    N = Dim(
+        lambda i, chip: int(chip.tensor.moving_free) * (2 if i.dst.dtype == bfloat16 else 1),
+        "the result must fit the PSUM one matmul may fill (a bank of 2 KiB per partition on "
+        "trn1 and trn2) as float32",
+    )
+
+    def pe_rows(self) -> int:
+        """Rows of the PE array this matmul may use."""
+        return int(self.tile_size[0]) if self.tile_size else int(self.chip.tensor.rows)
+
+    def pe_columns(self) -> int:
+        """Columns of the PE array this matmul may use."""
+        return int(self.tile_size[1]) if self.tile_size else int(self.chip.tensor.stationary_free)
+
+    def rules(i):
+        """Laws on dtype pairs, PSUM dtype, banks, modes and PE tiles."""
+        pair = {i.stationary.dtype, i.moving.dtype}
+        yield (
+            pair <= set(WIDE) or not pair & set(WIDE),
+            "float32 (or tfloat32) pairs only with float32 (or tfloat32): "
+            f"stationary is {i.stationary.dtype}, moving is {i.moving.dtype}",
+            "copy both operands to one dtype with nisa.tensor_copy",
+        )
+        yield (
+            not {float8_e4m3, float8_e4m3fn} <= pair,
+            "float8_e4m3 and float8_e4m3fn do not mix in one matmul",
+            "convert one operand to the other's format",
+        )
+        yield (
+            i.dst.dtype == float32 or i.chip.generation >= 4,
+            f"`dst` must be float32 on {i.chip.name} (bfloat16 from NeuronCore-v4 on)",
+            "allocate dst with dtype=nl.float32 and cast while copying out of PSUM",
+        )
+        bank = int(i.chip.core.psum_bank)
+        end = i.dst.offset + i.dst.free * i.dst.dtype.itemsize
+        yield (
+            end <= bank or i.chip.generation >= 4,
+            f"`dst` must lie within one PSUM bank of {bank} bytes per partition",
+            "give each accumulation group its own PSUM tile",
+        )
+        yield (
+            not _doubled(i) or (i.chip.generation >= 3 and pair <= set(DOUBLE_ROW)),
+            "double_row needs FP8 operands and NeuronCore-v3 or later",
+            "use perf_mode=none, or quantise both operands to FP8",
+        )
+        yield from _pe_tile_rules(i)
+
+    def run(i, stationary, moving):
+        """float32 product of the two tiles."""
+        rows, columns = stationary, moving
+        if _doubled(i):
+            rows = rows.reshape(2 * i.K, -1)
+            columns = columns.reshape(2 * i.K, -1)
+        else:
+            rows = rows.reshape(i.K, i.M)
+            columns = columns.reshape(i.K, i.N)
+        return {"dst": numerics.dot(rows, columns)}
+
+    cycles = derived(
+        "NKI ISA v2.26.1 nc_matmul: max(min(64, N_stationary), N_moving), ×4 for float32 (×2 with "
+        "a onezero operand); NG2:285 stationary load N/4 in the background",
+        lambda i, chip: _matmul_cycles(i, chip),
+    )
+
+    def flops(self) -> int:
+        """2·K·M·N, twice that in double-row mode."""
+        return 2 * self.K * self.M * self.N * (2 if _doubled(self) else 1)
+
+
+def _pe_tile_rules(i):
+    yield (
+        bool(i.tile_size) == bool(i.tile_position),
+        "tile_position and tile_size must be given together",
+        "pass both, or neither to use the whole PE array",
+    )
+    if not i.tile_size or not i.tile_position:
+        return
+    smallest = int(i.chip.tensor.row_tile)
+    sizes = tuple(int(s) for s in i.tile_size)
+    at = tuple(int(p) for p in i.tile_position)
+    legal = [s for s in (32, 64, 128) if s >= smallest]
+    yield (
+        all(s in legal for s in sizes),
+        f"PE tiles have {', '.join(map(str, legal))} rows or columns on {i.chip.name}",
+        "choose a legal tile_size",
+    )
+    yield (
+        all(p % s == 0 and p + s <= 128 for p, s in zip(at, sizes, strict=True)),
+        "tile_position must be a multiple of tile_size inside the 128×128 PE array",
+        "move the tile",
+    )
+    yield (
+        not _doubled(i) or sizes[1] == 128,
+        "double_row does not combine with column tiling",
+        "use 128 columns",
+    )
+
+
+def _matmul_cycles(i, chip) -> Cycles:
+    wide = i.stationary.dtype == float32
+    passes = chip.tensor.fp32_passes if wide else 1
+    if wide and (i.is_stationary_onezero or i.is_moving_onezero):
+        passes = passes / 2
+    busy = max(min(chip.tensor.min_cycles, i.M), i.N) * passes
+    load = i.M / chip.tensor.load_ratio * passes
+    return Cycles(busy, latency=chip.tensor.rows, background=load)
+
+
+class nc_transpose(Instr):
+    """dst[F,P] = data[P,F]ᵀ on the Tensor Engine (SBUF to PSUM) or the Vector Engine (≤ 32×32).
+
+    All free axes of `data` count as one.  The bits pass through unchanged from NeuronCore-v3 on.
+    """
+
+    engines = ("tensor", "vector")
+    dst = Out("psum|sbuf", "F P")
+    data = In("sbuf|psum", "P F")
+    engine = Flag(engine.unknown, "tensor or vector; unknown picks by shape and memory")
+
+    P = Dim(lambda i, chip: i.most(), "the PE array is 128 × 128; a Vector Engine bank 32 × 32")
+    F = Dim(lambda i, chip: i.most(), "the PE array is 128 × 128; a Vector Engine bank 32 × 32")
+
+    def most(self) -> int:
+        """Largest side of the square this engine transposes."""
+        return 32 if self.engine.name == "vector" else int(self.chip.tensor.rows)
+
+    def choose(self) -> str:
+        """Tensor Engine where its memories allow, Vector Engine otherwise."""
+        tensor = self.data.space == "sbuf" and self.dst.space == "psum"
+        return "tensor" if tensor else "vector"
+
+    def rules(i):
+        """Each engine's memories, and equal dtypes."""
+        if i.engine_name == "tensor":
+            yield (
+                i.data.space == "sbuf" and i.dst.space == "psum",
+                "the Tensor Engine reads SBUF and writes PSUM",
+                "put `data` in nl.sbuf and `dst` in nl.psum, or use engine=nisa.engine.vector",
+            )
+        else:
+            yield (
+                i.P <= 32 and i.F <= 32,
+                "the Vector Engine transposes at most 32 × 32",
+                "cut the tile into 32 × 32 blocks, or give `dst` in nl.psum for the Tensor Engine",
+            )
+        yield (
+            i.dst.dtype == i.data.dtype,
+            f"`dst` must have the dtype of `data` ({i.data.dtype})",
+            "allocate dst with dtype=data.dtype",
+        )
+
+    def run(i, data):
+        """The transposed tile."""
+        return {"dst": data.reshape(i.P, i.F).T}
+
+    cycles = derived(
+        "NKI ISA v2.26.1 nc_transpose: Tensor max(P, min(64, F)); Vector max(MIN_II, N); "
+        "NG3:199 float32 transpose at 2 passes from NeuronCore-v3 on",
+        lambda i, chip: _transpose_cycles(i, chip),
+    )
+
+    def flops(self) -> int:
+        """A pass through the PE array counts 2·P·P·F, as the profiler counts transposes."""
+        return 2 * self.P * self.P * self.F if self.engine_name == "tensor" else 0
+
+
+def _transpose_cycles(i, chip) -> Cycles:
+    if i.engine_name == "vector":
+        return Cycles(max(chip.vector.min_cycles, i.F), latency=chip.vector.static_cycles)
+    passes = 1.0
+    if i.data.dtype == float32:
+        passes = chip.tensor.fp32_passes / 2 if chip.generation >= 3 else chip.tensor.fp32_passes
+    busy = max(i.P, min(chip.tensor.min_cycles, i.F)) * passes
+    load = i.F / chip.tensor.load_ratio * passes
+    return Cycles(busy, latency=chip.tensor.rows, background=load)
+
+
+__all__ = ["nc_matmul", "nc_transpose"]

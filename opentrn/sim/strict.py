@@ -1,0 +1,127 @@
+"""Which mistakes the simulated machine refuses, which it reports, and what it does by default."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from opentrn.base import Where, declare
+
+Action = Literal["error", "report", "ignore"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strict:
+    """Every check of the functional machine, with its default.
+
+    "error" raises at the instruction, "report" adds a Finding and goes on, "ignore" is silent.
+
+    uninitialised      reading memory nobody wrote (it reads as NaN, or the largest integer)
+    unwritten_output   an output of which no element was written by the end
+    partial_output     an output of which some elements were never written
+    accumulate_unset   `accumulate=True` on PSUM that no matmul initialised
+    reset_in_reduction PSUM overwritten between the matmuls of one accumulation group, unread
+    read_open_group    PSUM read between the matmuls of one accumulation group
+    mutated_input      an input is written but not returned, so the caller may not see it
+    ignored_operand    an operand the hardware does not use for this operator
+    """
+
+    uninitialised: Action = "report"
+    unwritten_output: Action = "error"
+    partial_output: Action = "report"
+    accumulate_unset: Action = "error"
+    reset_in_reduction: Action = "report"
+    read_open_group: Action = "report"
+    mutated_input: Action = "report"
+    ignored_operand: Action = "report"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something the machine noticed and went on: a stable code, what, where, rule and fix."""
+
+    code: str
+    what: str
+    where: Where | None
+    rule: str = ""
+    fix: str = ""
+
+    def json(self) -> dict:
+        """A plain dictionary for programs."""
+        at = self.where
+        place = None if at is None else {"file": at.file, "line": at.line, "text": at.text}
+        return {
+            "code": self.code,
+            "what": self.what,
+            "at": place,
+            "rule": self.rule,
+            "fix": self.fix,
+        }
+
+    def __str__(self) -> str:
+        lines = [self.what, f"  at    {self.where}" if self.where else ""]
+        lines += [f"  rule  {self.rule}", f"  fix   {self.fix}"]
+        return "\n".join([x for x in lines if x] + [f"  more  opentrn explain {self.code}"])
+
+
+declare(
+    "sim.uninitialised",
+    "An instruction read memory that nothing had written.",
+    rule="on the chip such memory holds whatever was there before; here it reads as NaN, or as "
+    "the largest integer",
+    fix="write the tile (nisa.memset, a load, an instruction) before reading it",
+)
+declare(
+    "sim.unwritten_output",
+    "The kernel returned an output it never wrote.",
+    rule="every output must be written by the kernel; on the chip the caller would read leftovers",
+    fix="store the result into the returned tensor before `return`",
+)
+declare(
+    "sim.partial_output",
+    "Some elements of an output were never written.",
+    rule="unwritten elements hold leftovers on the chip; here they are NaN or the largest integer",
+    fix="write every element, or return a smaller tensor",
+)
+declare(
+    "sim.accumulate_unset",
+    "A matmul accumulates onto PSUM that no matmul has initialised.",
+    rule="accumulate=True is defined only after a matmul with accumulate=False on that location",
+    fix="pass accumulate=(k > 0), or leave accumulate out",
+)
+declare(
+    "sim.reset_in_reduction",
+    "PSUM was overwritten inside an accumulation group, before anything read it.",
+    rule="the partial sums of the earlier matmuls are lost",
+    fix="move the reset out of the contraction loop",
+)
+declare(
+    "sim.read_open_group",
+    "PSUM was read between two matmuls of one accumulation group.",
+    rule="the value is a partial sum, and on the chip the read is not ordered with the group",
+    fix="read the PSUM tile after the last matmul of the group",
+)
+declare(
+    "sim.mutated_input",
+    "The kernel wrote into an input tensor without returning it.",
+    rule="frameworks pass inputs by value: the caller of the real kernel may not see the write",
+    fix="return the tensor, or write into an output",
+)
+declare(
+    "sim.ignored_operand",
+    "The hardware ignores an operand for this operator.",
+    rule="some activation functions bypass scale or bias",
+    fix="use an operator that applies it, e.g. nl.relu or a tensor_scalar",
+)
+declare(
+    "sim.dynamic_bounds",
+    "A dynamic address fell outside its tensor.",
+    rule="with oob_mode.error every dynamic address must stay inside the tensor",
+    fix="check the indices, or pass oob_mode=nisa.oob_mode.skip",
+    neuron="NRT_EXEC_OOB 1006",
+)
+declare(
+    "sim.step_limit",
+    "A device loop ran longer than the step limit.",
+    rule="a loop that never ends would hang the chip",
+    fix="make the loop's register reach zero, or raise the limit",
+    neuron="NRT_TIMEOUT",
+)
