@@ -1,0 +1,70 @@
+"""Memory: a `Buffer` is a shape of a dtype in one of the chip's memory spaces."""
+
+from math import prod
+
+from opentrn.base import DType, ShapeError, SpaceError, Where
+from opentrn.isa.index import refuse
+
+SPACES = ("hbm", "sbuf", "psum")
+
+
+class Buffer:
+    """Memory of one shape and dtype in a space; two buffers are equal only if they are the same.
+
+    `address` is the first byte (within each partition on chip, within HBM otherwise) and
+    `partition` the first partition, once placed.  `kind`: temp, input, output or constant.
+    `free` counts elements per partition on chip and all elements in HBM.
+    """
+
+    __slots__ = (
+        "id",
+        "space",
+        "shape",
+        "dtype",
+        "name",
+        "where",
+        "address",
+        "partition",
+        "kind",
+        "on_chip",
+        "free",
+        "partition_bytes",
+        "nbytes",
+    )
+
+    def __init__(
+        self,
+        id: int,
+        space: str,
+        shape: tuple[int, ...],
+        dtype: DType,
+        name: str = "",
+        where: Where | None = None,
+        address: int | None = None,
+        partition: int = 0,
+        kind: str = "temp",
+    ):
+        self.id, self.space, self.shape, self.dtype = id, space, tuple(shape), dtype
+        self.name, self.where, self.kind = name, where, kind
+        self.address, self.partition = address, partition
+        if space not in SPACES or not self.shape or any(n < 1 for n in self.shape):
+            refuse(
+                ShapeError if space in SPACES else SpaceError,
+                "buffer",
+                f"{list(self.shape)} in {space!r}",
+                "sizes are positive, there is at least one, the space is hbm, sbuf or psum",
+                "change the shape or the space",
+            )
+        total = prod(self.shape)
+        self.on_chip = space != "hbm"
+        self.free = total // self.shape[0] if self.on_chip else total
+        self.partition_bytes = self.free * dtype.itemsize
+        self.nbytes = total * dtype.itemsize
+
+    @property
+    def partitions(self) -> int:
+        """Number of partitions the buffer spans on chip; 1 in HBM."""
+        return self.shape[0] if self.on_chip else 1
+
+    def __repr__(self) -> str:
+        return f"Buffer({self.id}, {self.space} {self.name or '?'}{list(self.shape)} {self.dtype})"
