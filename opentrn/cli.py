@@ -236,6 +236,8 @@ def examine() -> dict[str, Any]:
     core, extras = _requirements()
     missing = [name for name in core if _version(name) is None]
     problems = [f"{name} is missing: pip install {name}" for name in missing]
+    if not core:
+        problems.append("opentrn runs from its sources and is not installed: pip install -e .")
     return {
         "opentrn": __version__,
         "python": platform.python_version(),
@@ -281,7 +283,11 @@ def _requirements() -> tuple[list[str], dict[str, Any]]:
     for name, (adds, built) in EXTRAS.items():
         extras[name] = {"adds": adds, "built": built, "packages": {}}
         extras[name]["install"] = f"pip install 'opentrn[{name}]'"
-    for line in metadata.requires("opentrn") or ():
+    try:
+        lines = metadata.requires("opentrn") or []
+    except metadata.PackageNotFoundError:
+        return core, extras
+    for line in lines:
         package = re.split(r"[^A-Za-z0-9_.-]", line, maxsplit=1)[0]
         extra = re.search(r"extra == [\"'](\w+)[\"']", line)
         if extra is None:
