@@ -1,0 +1,284 @@
+"""One family of refusals: what is wrong, where, by which rule, and the way out.
+
+Every refusal of the package is a `TrnError` of some kind. Its text has at most five lines, its code
+is stable, and `.json()` gives the same content to programs. A kind is also the built-in exception
+a Python user expects (`ShapeError` is a `ValueError`), so ordinary `except` clauses work.
+"""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+from dataclasses import dataclass
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_KERNELS = os.path.join(_PACKAGE, "nki", "kernels") + os.sep
+_STDLIB = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+_INSTALLED = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A line of somebody's source: `file` is the full path, `line` counts from 1."""
+
+    file: str
+    line: int
+    function: str = ""
+
+    @property
+    def text(self) -> str:
+        """The source line without its indentation; empty when the source cannot be read."""
+        return linecache.getline(self.file, self.line).strip()
+
+    def __str__(self) -> str:
+        """Show `file.py:15: source text`, with the base name of the file."""
+        place = f"{os.path.basename(self.file)}:{self.line}"
+        text = self.text
+        if text:
+            return f"{place}: {text}"
+        return f"{place} in {self.function}" if self.function else place
+
+
+_SKIPPED: dict[str, bool] = {}
+# id(code) -> (code, {last instruction: Where}); holding the code keeps its id from being reused.
+# Keyed by instruction offset because computing a frame's line number is the slow part.
+_PLACES: dict[int, tuple[object, dict[int, Where]]] = {}
+
+
+def _is_skipped(file: str) -> bool:
+    """Whether frames of this file are ours or the standard library's, hence never the user's."""
+    if file.startswith(_PACKAGE):
+        skipped = not file.startswith(_KERNELS)
+    elif file.startswith("<frozen "):
+        skipped = True
+    else:
+        skipped = file.startswith(_STDLIB) and not any(part in file for part in _INSTALLED)
+    _SKIPPED[file] = skipped
+    return skipped
+
+
+def user_line() -> Where | None:
+    """Return the innermost line outside this package, or None when there is none.
+
+    Frames of `opentrn` are passed over, except the kernels in `opentrn/nki/kernels`, which count
+    as user code; so are frames of the standard library (decorators and context managers).
+    """
+    frame = sys._getframe(1)
+    skipped = _SKIPPED
+    while frame is not None:
+        code = frame.f_code
+        file = code.co_filename
+        skip = skipped.get(file)
+        if skip is None:
+            skip = _is_skipped(file)
+        if not skip:
+            return _place(frame, code)
+        frame = frame.f_back
+    return None
+
+
+def _place(frame, code) -> Where:
+    """The remembered Where of one frame at its present instruction."""
+    entry = _PLACES.get(id(code))
+    if entry is None:
+        entry = _PLACES[id(code)] = (code, {})
+    places = entry[1]
+    where = places.get(frame.f_lasti)
+    if where is None:
+        where = Where(code.co_filename, frame.f_lineno or 0, code.co_name)
+        places[frame.f_lasti] = where
+    return where
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What `opentrn explain <code>` shows for a declared code."""
+
+    code: str
+    meaning: str
+    rule: str = ""
+    fix: str = ""
+    neuron: str = ""
+
+
+_EXPLANATIONS: dict[str, Explanation] = {}
+
+
+class Bug(RuntimeError):
+    """A promise this package made to itself is broken: never the user's fault."""
+
+    def __init__(self, what: str):
+        """Keep `what` and say that this is a defect to report."""
+        self.what = what
+        super().__init__(what)
+
+    def __str__(self) -> str:
+        """The broken promise and the request to report it."""
+        return (
+            f"{self.what}\n  this is a defect in opentrn, not in your program: "
+            "please report it with the lines above"
+        )
+
+
+def declare(code: str, meaning: str, rule: str = "", fix: str = "", neuron: str = "") -> str:
+    """Register a stable code once, when its module is imported; return the code.
+
+    `rule`, `fix` and `neuron` become the defaults of every TrnError raised with this code.
+    Raises Bug when the code is already taken or not dotted.
+    """
+    if code in _EXPLANATIONS:
+        raise Bug(f"error code {code!r} is declared twice")
+    if "." not in code or not meaning:
+        raise Bug(f"error code {code!r} needs the form <room>.<name> and a meaning")
+    _EXPLANATIONS[code] = Explanation(code, meaning, rule, fix, neuron)
+    return code
+
+
+def explanation(code: str) -> Explanation | None:
+    """Return what was declared for `code`, or None."""
+    return _EXPLANATIONS.get(code)
+
+
+def codes() -> list[str]:
+    """All declared codes, sorted."""
+    return sorted(_EXPLANATIONS)
+
+
+def nearest(name: str, known, count: int = 3) -> list[str]:
+    """The up to `count` known names most like `name`, best first, ignoring case."""
+    import difflib
+
+    by_lower = {str(each).lower(): str(each) for each in known}
+    close = difflib.get_close_matches(str(name).lower(), list(by_lower), n=count, cutoff=0.5)
+    return [by_lower[each] for each in close]
+
+
+class TrnError(Exception):
+    """A refusal with its place, its rule and its way out.
+
+    `at` is a Where; left out, it is the line of the user that led here. Empty `rule`, `fix` and
+    `neuron` are filled from the declaration of `code`. `neuron` is the code the Neuron tools print
+    for the same refusal (`NCC_...`, `NRT_...`), where there is one.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        code: str,
+        rule: str = "",
+        fix: str = "",
+        at: Where | None = None,
+        neuron: str = "",
+    ):
+        """Fill what is missing from the declaration and from the stack."""
+        super().__init__(what)
+        declared = _EXPLANATIONS.get(code)
+        if declared is not None:
+            rule = rule or declared.rule
+            fix = fix or declared.fix
+            neuron = neuron or declared.neuron
+        self.what = what
+        self.code = code
+        self.rule = rule
+        self.fix = fix
+        self.at = at if at is not None else user_line()
+        self.neuron = neuron
+
+    def __str__(self) -> str:
+        """The five lines; a part that is not known has no line."""
+        more = f"opentrn explain {self.code}" + (f"  ({self.neuron})" if self.neuron else "")
+        parts = (
+            ("at   ", str(self.at) if self.at is not None else ""),
+            ("rule ", self.rule),
+            ("fix  ", self.fix),
+            ("more ", more),
+        )
+        return "\n".join([self.what, *(f"  {name} {text}" for name, text in parts if text)])
+
+    def json(self) -> dict:
+        """The same content as plain data: what, at, rule, fix, code, neuron (and the kind)."""
+        at = None
+        if self.at is not None:
+            at = {"file": self.at.file, "line": self.at.line, "text": self.at.text}
+        return {
+            "kind": type(self).__name__,
+            "what": self.what,
+            "at": at,
+            "rule": self.rule,
+            "fix": self.fix,
+            "code": self.code,
+            "neuron": self.neuron,
+        }
+
+    def __reduce__(self):
+        """Pickle by content, so that errors cross process borders whole."""
+        content = (self.what, self.code, self.rule, self.fix, self.at, self.neuron)
+        return _rebuild, (type(self), content)
+
+
+def _rebuild(kind: type, content: tuple) -> TrnError:
+    """Make the error again from its pickled content."""
+    what, code, rule, fix, at, neuron = content
+    return kind(what, code=code, rule=rule, fix=fix, at=at, neuron=neuron)
+
+
+class ShapeError(TrnError, ValueError):
+    """Sizes that do not fit each other or a limit of the form."""
+
+
+class DtypeError(TrnError, TypeError):
+    """A data type that is unknown or not allowed here."""
+
+
+class SpaceError(TrnError, ValueError):
+    """An operand in the wrong memory (HBM, SBUF, PSUM)."""
+
+
+class LimitError(TrnError, ValueError):
+    """A number beyond what the hardware allows."""
+
+
+class CapacityError(TrnError, MemoryError):
+    """More memory asked for than there is."""
+
+
+class OrderError(TrnError, RuntimeError):
+    """Steps in an order that races, deadlocks or breaks a protocol."""
+
+
+class UnwrittenError(TrnError, ValueError):
+    """Memory that is read or returned although nothing wrote it."""
+
+
+class BoundsError(TrnError, IndexError):
+    """An access outside its tensor."""
+
+
+class NotBuiltError(TrnError, NotImplementedError):
+    """Something real that this package does not have yet."""
+
+
+class UnknownNameError(TrnError, LookupError):
+    """A name that is not in the list it is looked up in."""
+
+
+class UsageError(TrnError, ValueError):
+    """A call that cannot mean anything."""
+
+
+class FactError(TrnError, ValueError):
+    """A hardware number without a unit, with a wrong one, or missing."""
+
+
+class FileFormatError(TrnError, ValueError):
+    """A file whose content is not what it claims to be."""
+
+
+class MissingFileError(TrnError, FileNotFoundError):
+    """A file that is not there."""
+
+
+class UnsupportedError(TrnError, ValueError):
+    """Something the real machine or its compiler refuses."""
