@@ -14,7 +14,15 @@ import numpy as np
 
 from opentrn.graph.ops import functions
 from opentrn.graph.ops.define import (
-    Op, Traffic, Type, Wrong, axis_of, count, floating, same_dtype, stream,
+    Op,
+    Traffic,
+    Type,
+    Wrong,
+    axis_of,
+    count,
+    floating,
+    same_dtype,
+    stream,
 )
 
 if TYPE_CHECKING:

@@ -6,7 +6,17 @@ import numpy as np
 
 from opentrn.base import DType
 from opentrn.graph.ops.define import (
-    Ints, LaterDType, Op, Pairs, Traffic, Type, Wrong, axes_of, count, same_dtype, stream,
+    Ints,
+    LaterDType,
+    Op,
+    Pairs,
+    Traffic,
+    Type,
+    Wrong,
+    axes_of,
+    count,
+    same_dtype,
+    stream,
 )
 
 FP8 = ("float8_e4m3", "float8_e4m3fn", "float8_e5m2", "float8_e3m4")

@@ -218,9 +218,8 @@ def register(cls: type[Op]) -> None:
     if cls.name in OPS:
         raise Bug(f"graph op {cls.name} is defined twice")
     OPS[cls.name] = cls
-    declare(f"graph.{cls.name}.shape", f"`{cls.name}` got operands whose shapes it refuses", cls.law)
-    declare(f"graph.{cls.name}.dtype", f"`{cls.name}` got operands whose dtypes it refuses", cls.law)
-    declare(f"graph.{cls.name}.attribute", f"`{cls.name}` got an attribute it refuses", cls.law)
+    for what in ("shapes", "dtypes", "attributes"):
+        declare(f"graph.{cls.name}.{what[:-1]}", f"`{cls.name}` got {what} it refuses", cls.law)
 
 
 def arity(cls: type[Op]) -> tuple[int, int | None]:

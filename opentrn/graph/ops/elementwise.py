@@ -11,7 +11,15 @@ from opentrn.base import DType
 from opentrn.graph import carriers
 from opentrn.graph.ops import functions
 from opentrn.graph.ops.define import (
-    BOOL, LaterDType, Op, Traffic, Type, Wrong, floating, same_dtype, stream,
+    BOOL,
+    LaterDType,
+    Op,
+    Traffic,
+    Type,
+    Wrong,
+    floating,
+    same_dtype,
+    stream,
 )
 
 NUMBERS = ("float", "int", "uint")

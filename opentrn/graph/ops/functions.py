@@ -1,4 +1,4 @@
-"""Scalar functions on carriers: `base.numerics` in float32, NumPy in float64, StableHLO's integers."""
+"""Scalar functions on carriers: the house's in float32, NumPy's in float64; integer division."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from opentrn.base import numerics
+from opentrn.base import FUNCTIONS
 
 Function = Callable[[np.ndarray], np.ndarray]
 
@@ -17,7 +17,7 @@ def _by_width(name: str, wide: Function) -> Function:
     def function(x: np.ndarray) -> np.ndarray:
         if x.dtype == np.float64:
             return wide(x)
-        return numerics.FUNCTIONS[name](x)
+        return FUNCTIONS[name](x)
     return function
 
 

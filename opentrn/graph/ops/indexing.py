@@ -7,7 +7,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from opentrn.graph.ops.define import (
-    Ints, Op, Traffic, Type, Wrong, count, same_dtype, stream, whole,
+    Ints,
+    Op,
+    Traffic,
+    Type,
+    Wrong,
+    count,
+    same_dtype,
+    stream,
+    whole,
 )
 
 

@@ -5,7 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from opentrn.graph.ops.define import (
-    Ints, Op, Traffic, Type, Wrong, axes_of, axis_of, count, same_dtype, stream, whole,
+    Ints,
+    Op,
+    Traffic,
+    Type,
+    Wrong,
+    axes_of,
+    axis_of,
+    count,
+    same_dtype,
+    stream,
+    whole,
 )
 
 

@@ -10,7 +10,16 @@ import numpy as np
 from opentrn.base import DType
 from opentrn.graph import carriers
 from opentrn.graph.ops.define import (
-    Ints, Op, Pairs, Traffic, Type, Wrong, axes_of, axis_of, count, stream,
+    Ints,
+    Op,
+    Pairs,
+    Traffic,
+    Type,
+    Wrong,
+    axes_of,
+    axis_of,
+    count,
+    stream,
 )
 
 COMBINE: dict[str, Any] = {
@@ -20,7 +29,7 @@ COMBINE: dict[str, Any] = {
 
 
 def identity(kind: str, dtype: DType) -> Any:
-    """The value that changes nothing when combined: 0, 1, ∓∞ (or the integer's end), True, False."""
+    """The value that changes nothing when combined: 0, 1, ∓∞ or the integer's end, True, False."""
     held = carriers.work(dtype)
     if kind in ("maximum", "minimum"):
         if held.kind == "b":
