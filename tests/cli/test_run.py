@@ -1,0 +1,141 @@
+"""`opentrn run`: arguments, targets, errors and exit statuses."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from opentrn.cli import main
+
+REFUSED = (
+    "from opentrn.base import ShapeError\n\n\ndef kernel():\n"
+    "    raise ShapeError('tile too big', code='sample.tile', rule='at most 128', fix='cut it')\n"
+    "\n\nkernel()\n"
+)
+
+
+def test_arguments_reach_the_script(opentrn, script):
+    path = script("import sys\nprint(sys.argv[1:], __name__)\n")
+    result = opentrn("run", "--target", "trn1", path, "--help", "-m", "--target", "x", "--", "y")
+    assert (result.status, result.err) == (0, "")
+    assert result.out == "['--help', '-m', '--target', 'x', '--', 'y'] __main__\n"
+
+
+def test_a_module_runs(opentrn, script):
+    script("import sys\nprint(sys.argv[1:], __name__)\n", "part_of_user.py")
+    result = opentrn("run", "-m", "part_of_user", "1", "-x")
+    assert (result.status, result.out) == (0, "['1', '-x'] __main__\n")
+
+
+def test_a_script_that_imports_nki_runs(opentrn, script):
+    path = script("import nki, nki.language as nl, nki.isa as nisa\nprint(nki.__name__)\n")
+    result = opentrn("run", path)
+    assert (result.status, result.out, result.err) == (0, "opentrn.nki\n", "")
+
+
+def test_a_refusal_is_five_lines_and_status_1(opentrn, script):
+    result = opentrn("run", script(REFUSED))
+    assert result.status == 1
+    assert result.out == ""
+    assert result.err.splitlines() == [
+        "tile too big",
+        "  at    script.py:5: raise ShapeError('tile too big', code='sample.tile', "
+        "rule='at most 128', fix='cut it')",
+        "  rule  at most 128",
+        "  fix   cut it",
+        "  more  opentrn explain sample.tile",
+    ]
+
+
+def test_a_refusal_as_json(opentrn, script):
+    path = script(REFUSED)
+    result = opentrn("run", "--json", path)
+    assert result.status == 1
+    told = json.loads(result.err)
+    assert (told["code"], told["what"]) == ("sample.tile", "tile too big")
+    assert (told["at"]["file"], told["at"]["line"]) == (str(path), 5)
+
+
+def test_other_errors_keep_their_traceback(opentrn, script):
+    path = script("def f():\n    return {}['k']\n\n\nf()\n")
+    result = opentrn("run", path)
+    assert result.status == 1
+    lines = result.err.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines[1] == f'  File "{path}", line 5, in <module>'
+    assert lines[-1] == "KeyError: 'k'"
+    assert "opentrn" not in result.err.replace(str(path), "")
+
+
+def test_a_chain_of_errors_is_kept(opentrn, script):
+    path = script("try:\n    1 / 0\nexcept ZeroDivisionError:\n    raise ValueError('then')\n")
+    result = opentrn("run", path)
+    assert "ZeroDivisionError" in result.err
+    assert result.err.splitlines()[-1] == "ValueError: then"
+
+
+def test_a_syntax_error_is_shown_at_its_line(opentrn, script):
+    result = opentrn("run", script("x = 1\ny = = 2\n"))
+    assert result.status == 1
+    assert "line 2" in result.err
+    assert "runpy" not in result.err
+
+
+@pytest.mark.parametrize(("code", "status"), [("3", 3), ("0", 0), ("", 0), ("'words'", 1)])
+def test_the_scripts_exit_status_is_the_commands(opentrn, script, code, status):
+    assert opentrn("run", script(f"import sys\nsys.exit({code})\n")).status == status
+
+
+def test_a_missing_script_is_refused_on_the_command_line(opentrn):
+    result = opentrn("run", "absent.py", "x y")
+    assert result.status == 1
+    lines = result.err.splitlines()
+    assert lines[0] == "cannot run absent.py: there is no such file"
+    assert lines[1] == "  at    command line:1: opentrn run absent.py 'x y'"
+    assert lines[-1] == "  more  opentrn explain dropin.script"
+    assert len(lines) == 5
+
+
+def test_an_unknown_target_is_refused_before_the_script_runs(opentrn, script):
+    result = opentrn("run", "--target", "trn9", script("print('ran')\n"))
+    assert (result.status, result.out) == (1, "")
+    assert "trn9" in result.err.splitlines()[0]
+    assert "opentrn run --target trn9" in result.err
+    assert len(result.err.splitlines()) == 5
+
+
+def test_a_usage_error_of_the_command_has_status_2(opentrn):
+    assert opentrn("run").status == 2
+    assert opentrn("run", "--nothing", "x.py").status == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "variable", "expected"),
+    [
+        ("trn1", "trn3", "trn1"),
+        (None, "trn3", "trn3"),
+        (None, "gen3", "gen3"),
+        (None, None, "trn2"),
+    ],
+)
+def test_the_target_is_the_option_then_the_environment_then_trn2(
+    monkeypatch, given, variable, expected
+):
+    import opentrn.dropin
+
+    seen = []
+    monkeypatch.setattr(opentrn.dropin, "run_script", lambda *a, **k: seen.append((a, k)))
+    monkeypatch.setenv("NKI_SIMULATOR", "1")
+    monkeypatch.delenv("NEURON_PLATFORM_TARGET_OVERRIDE", raising=False)
+    if variable:
+        monkeypatch.setenv("NEURON_PLATFORM_TARGET_OVERRIDE", variable)
+    options = ["--target", given] if given else []
+    result = CliRunner().invoke(main, ["run", *options, "s.py", "a"])
+    assert result.exit_code == 0
+    assert seen == [(("s.py", ("a",), expected), {"module": False})]
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, "1"), ("0", "0")])
+def test_scripts_that_ask_for_the_simulator_find_it(opentrn, script, before, after):
+    path = script("import os\nprint(os.environ['NKI_SIMULATOR'])\n")
+    assert opentrn("run", path, env={"NKI_SIMULATOR": before}).out == after + "\n"
