@@ -1,0 +1,14 @@
+"""Facts about machines, each with unit, source and grade; TOML files, no logic."""
+
+from opentrn.hw.fact import Chip, Fabric, Fact, Instance, Price, Reading
+from opentrn.hw.load import chip, chips, fabric, fabrics, instances, prices, read_file
+from opentrn.hw.names import best_price, names, price, target
+from opentrn.hw.names import find_instance as instance
+from opentrn.hw.page import page
+from opentrn.hw.schema import BASES, GRADES
+
+__all__ = [
+    "BASES", "GRADES", "Chip", "Fabric", "Fact", "Instance", "Price", "Reading",
+    "best_price", "chip", "chips", "fabric", "fabrics", "instance", "instances", "names", "page",
+    "price", "prices", "read_file", "target",
+]  # fmt: skip
