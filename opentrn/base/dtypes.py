@@ -4,13 +4,16 @@ Two representations of a tensor exist. *Storage* is the bytes that lie in HBM. T
 array that holds values on chip: float32 numbers already rounded to the type, for every float of at
 most 32 bits; the integer itself for integers; uint8 for booleans; the raw bits for packed types.
 `base.numerics` converts between the two.
+
+The library ml_dtypes, which gives NumPy the low precision types, takes up to 0.6 s to import; it is
+imported when the first `storage` of such a type is asked for, or by `register()`.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from opentrn.base.errors import Bug, DtypeError, declare, nearest
@@ -23,7 +26,7 @@ declare(
 )
 
 _FIELDS = (
-    "kind", "bits", "storage", "carrier", "max", "min", "smallest_normal", "mantissa",
+    "kind", "bits", "storage_name", "carrier", "max", "min", "smallest_normal", "mantissa",
     "exponent", "has_inf", "has_nan", "on_chip", "element",
 )  # fmt: skip
 
@@ -56,9 +59,14 @@ class DType(str):
         return str.__str__(self)
 
     @property
+    def storage(self) -> np.dtype:
+        """The NumPy dtype of the bytes in HBM."""
+        return _storage(self.storage_name)
+
+    @property
     def itemsize(self) -> int:
         """Bytes of one element in storage."""
-        return self.storage.itemsize
+        return (self.bits + 7) // 8
 
     @property
     def is_float(self) -> bool:
@@ -85,14 +93,33 @@ class DType(str):
         return dtype, (self.name,)
 
 
-def _make(name: str, kind: str, bits: int, storage: Any, carrier: Any, **fields: Any) -> DType:
+@functools.cache
+def _storage(name: str) -> np.dtype:
+    """The NumPy dtype of a name, asking ml_dtypes for the names NumPy does not have itself."""
+    if name.startswith(("bfloat", "float8", "float4")):
+        import ml_dtypes
+
+        return np.dtype(getattr(ml_dtypes, name))
+    return np.dtype(name)
+
+
+def register() -> None:
+    """Teach NumPy the names of the low precision types, so that `np.dtype(bfloat16)` works."""
+    _storage("bfloat16")
+
+
+_DEFAULTS: dict[str, Any] = {
+    "max": 0, "min": 0, "smallest_normal": 0, "mantissa": 0, "exponent": 0, "has_inf": False,
+    "has_nan": False, "on_chip": True, "element": None,
+}  # fmt: skip
+
+
+def _make(name: str, kind: str, bits: int, storage: str, carrier: Any, **fields: Any) -> DType:
     """A DType with the fields that most types share filled in."""
-    defaults = dict(
-        max=0, min=0, smallest_normal=0, mantissa=0, exponent=0, has_inf=False, has_nan=False,
-        on_chip=True, element=None,
-    )  # fmt: skip
-    storage, carrier = np.dtype(storage), np.dtype(carrier)
-    return DType(name, kind=kind, bits=bits, storage=storage, carrier=carrier, **defaults | fields)
+    fields = _DEFAULTS | fields
+    return DType(
+        name, kind=kind, bits=bits, storage_name=storage, carrier=np.dtype(carrier), **fields
+    )
 
 
 def _integer(bits: int, signed: bool) -> DType:
@@ -104,50 +131,50 @@ def _integer(bits: int, signed: bool) -> DType:
     return _make(name, kind, bits, name, name, max=info.max, min=info.min, on_chip=on_chip)
 
 
-def _float(name, exponent, mantissa, storage, *, bits=0, top=0.0, has_inf=True, has_nan=True):
+def _float(name, exponent, mantissa, *, storage="", bits=0, top=0.0, has_inf=True, has_nan=True):
     """A binary float: IEEE-like unless `top` (the largest finite value) and `has_inf` say else."""
     bias = 2 ** (exponent - 1) - 1
     largest = top or (2.0 - 2.0**-mantissa) * 2.0**bias
     bits = bits or 1 + exponent + mantissa
     return _make(
-        name, "float", bits, storage, np.float64 if bits == 64 else np.float32,
+        name, "float", bits, storage or name, np.float64 if bits == 64 else np.float32,
         max=largest, min=-largest, smallest_normal=2.0 ** (1 - bias), mantissa=mantissa,
         exponent=exponent, has_inf=has_inf, has_nan=has_nan, on_chip=bits <= 32,
     )  # fmt: skip
 
 
-def _packed(element: DType, carrier: type) -> DType:
+def _packed(element: DType, carrier: str) -> DType:
     """Four elements in one word, first element in the lowest bits; what nc_matmul_mx reads."""
     bits = 4 * element.bits
-    fields = dict(max=element.max, min=element.min, element=element)
-    return _make(f"{element.name}_x4", "packed", bits, carrier, carrier, **fields)
+    return _make(
+        f"{element.name}_x4", "packed", bits, carrier, carrier,
+        max=element.max, min=element.min, element=element,
+    )  # fmt: skip
 
 
-bool_ = _make("bool", "bool", 8, np.bool_, np.uint8, max=1, min=0)
+bool_ = _make("bool", "bool", 8, "bool", "uint8", max=1, min=0)
 int8, int16, int32, int64 = (_integer(bits, True) for bits in (8, 16, 32, 64))
 uint8, uint16, uint32, uint64 = (_integer(bits, False) for bits in (8, 16, 32, 64))
 
 # Field widths: AWS Neuron documentation, "Data types"; OCP 8-bit and Microscaling specifications.
-float64 = _float("float64", 11, 52, np.float64)
-float32 = _float("float32", 8, 23, np.float32)
-tfloat32 = _float("tfloat32", 8, 10, np.float32, bits=32)
-bfloat16 = _float("bfloat16", 8, 7, ml_dtypes.bfloat16)
-float16 = _float("float16", 5, 10, np.float16)
-float8_e5m2 = _float("float8_e5m2", 5, 2, ml_dtypes.float8_e5m2)
-float8_e4m3 = _float("float8_e4m3", 4, 3, ml_dtypes.float8_e4m3)
-float8_e3m4 = _float("float8_e3m4", 3, 4, ml_dtypes.float8_e3m4)
-float8_e4m3fn = _float("float8_e4m3fn", 4, 3, ml_dtypes.float8_e4m3fn, top=448.0, has_inf=False)
-float4_e2m1fn = _float(
-    "float4_e2m1fn", 2, 1, ml_dtypes.float4_e2m1fn, top=6.0, has_inf=False, has_nan=False
-)
+float64 = _float("float64", 11, 52)
+float32 = _float("float32", 8, 23)
+tfloat32 = _float("tfloat32", 8, 10, storage="float32", bits=32)
+bfloat16 = _float("bfloat16", 8, 7)
+float16 = _float("float16", 5, 10)
+float8_e5m2 = _float("float8_e5m2", 5, 2)
+float8_e4m3 = _float("float8_e4m3", 4, 3)
+float8_e3m4 = _float("float8_e3m4", 3, 4)
+float8_e4m3fn = _float("float8_e4m3fn", 4, 3, top=448.0, has_inf=False)
+float4_e2m1fn = _float("float4_e2m1fn", 2, 1, top=6.0, has_inf=False, has_nan=False)
 float8_e8m0fnu = _make(
-    "float8_e8m0fnu", "scale", 8, ml_dtypes.float8_e8m0fnu, np.float32, max=2.0**127,
+    "float8_e8m0fnu", "scale", 8, "float8_e8m0fnu", "float32", max=2.0**127,
     min=2.0**-127, smallest_normal=2.0**-127, exponent=8, has_nan=True,
 )  # fmt: skip
 
-float8_e5m2_x4 = _packed(float8_e5m2, np.uint32)
-float8_e4m3fn_x4 = _packed(float8_e4m3fn, np.uint32)
-float4_e2m1fn_x4 = _packed(float4_e2m1fn, np.uint16)
+float8_e5m2_x4 = _packed(float8_e5m2, "uint32")
+float8_e4m3fn_x4 = _packed(float8_e4m3fn, "uint32")
+float4_e2m1fn_x4 = _packed(float4_e2m1fn, "uint16")
 
 FLOATS = (
     float64, float32, tfloat32, bfloat16, float16, float8_e5m2, float8_e4m3, float8_e3m4,

@@ -8,19 +8,61 @@ Nothing here warns about inf or NaN: they are values like others. Little-endian 
 
 from __future__ import annotations
 
+import functools
 import threading
 
 import numpy as np
 
 from opentrn.base.dtypes import (
-    ALL, DType, bfloat16, float8_e8m0fnu, float16, float32, float64, tfloat32,
+    ALL,
+    FLOATS,
+    DType,
+    bfloat16,
+    float8_e8m0fnu,
+    float16,
+    float32,
+    float64,
+    tfloat32,
 )  # fmt: skip
 from opentrn.base.errors import Bug
 from opentrn.base.functions import (  # noqa: F401  (the functions are part of this module)
-    FUNCTIONS, abs_, arctan, ceil, copy, cos, erf, erf_dx, exp, expm1, floor, gelu,
-    gelu_apprx_sigmoid, gelu_apprx_sigmoid_dx, gelu_apprx_tanh, gelu_dx, gelu_sigmoid,
-    gelu_sigmoid_dx, gelu_tanh, log, log1p, mish, negative, reciprocal, relu, rint, rsqrt, sigmoid,
-    sign, silu, silu_dx, sin, softplus, sqrt, square, tan, tanh, trunc,
+    FUNCTIONS,
+    abs_,
+    arctan,
+    ceil,
+    copy,
+    cos,
+    erf,
+    erf_dx,
+    exp,
+    expm1,
+    floor,
+    gelu,
+    gelu_apprx_sigmoid,
+    gelu_apprx_sigmoid_dx,
+    gelu_apprx_tanh,
+    gelu_dx,
+    gelu_sigmoid,
+    gelu_sigmoid_dx,
+    gelu_tanh,
+    log,
+    log1p,
+    mish,
+    negative,
+    reciprocal,
+    relu,
+    rint,
+    rsqrt,
+    sigmoid,
+    silu,
+    silu_dx,
+    sin,
+    softplus,
+    sqrt,
+    square,
+    tan,
+    tanh,
+    trunc,
 )  # fmt: skip
 
 _F32, _F64, _U32 = np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.uint32)
@@ -29,6 +71,8 @@ _SIGN_BIT = np.uint32(0x80000000)
 _QUIET_NAN = np.uint32(0x7FC00000)
 _ONE = np.uint32(1)
 _BLOCK = 1 << 20  # elements rounded at a time: bounds the scratch memory to 12 MiB a thread
+_BYTES = tuple(each for each in ALL if each.is_float and each.itemsize == 1)
+_LIKE_FLOAT32 = (float32, tfloat32)
 _SMALL = 2048  # below this many elements one library cast beats several vector passes
 
 
@@ -99,26 +143,36 @@ def _drop_bits(x: np.ndarray, dst: np.ndarray, drop: int) -> None:
     np.bitwise_and(t, mask, out=dst.view(_U32))
 
 
-def _round_narrow(x: np.ndarray, dst: np.ndarray, to: DType, saturate: bool) -> None:
+def _round_narrow(x: np.ndarray, dst: np.ndarray, to: DType) -> None:
     """Round to a type with a smaller exponent range (float16, fp8, fp4) by float32 addition.
 
     With m = 1.5·2^(e+23-p), x + m has units of 2^(e-p), so (x + m) - m is x rounded to p mantissa
-    bits; e is the exponent of x, at least that of the smallest normal, which gives subnormals.
+    bits; e is the exponent of x, at least that of the smallest normal, which gives subnormals, and
+    at most one beyond the largest, which keeps m finite.
     """
+    bits = x.view(_U32)
     a, a_bits, b, b_bits, sign = _scratch.take(x.shape, x.size)
-    limit = np.float32(to.max if saturate else 2.0 ** np.frexp(to.max)[1])
+    low, high, shift, top = _NARROW[to]
     with np.errstate(all="ignore"):
-        np.bitwise_and(x.view(_U32), _SIGN_BIT, out=sign)
-        np.clip(x, -limit, limit, out=a)
-        np.bitwise_and(a_bits, _EXPONENT_BITS, out=b_bits)
-        np.maximum(b_bits, np.float32(to.smallest_normal).view(_U32), out=b_bits)
-        np.multiply(b, np.float32(1.5 * 2.0 ** (23 - to.mantissa)), out=b)
-        np.add(a, b, out=a)
+        np.bitwise_and(bits, _SIGN_BIT, out=sign)
+        np.bitwise_and(bits, _EXPONENT_BITS, out=b_bits)
+        np.clip(b, low, high, out=b)
+        np.multiply(b, shift, out=b)
+        np.add(x, b, out=a)
         np.subtract(a, b, out=a)
-        top = np.float32(to.max)
-        if a.size and not (np.max(a) <= top and np.min(a) >= -top):
+        if not (np.max(a) <= top and np.min(a) >= -top):
             _fix_specials(a, sign, to)
     np.bitwise_or(a_bits, sign, out=dst.view(_U32))
+
+
+def _narrow_constants(to: DType) -> tuple:
+    """Smallest and largest power of two that set the unit, 1.5·2^(23-p), largest value."""
+    beyond = 2.0 ** np.frexp(to.max)[1]
+    values = (to.smallest_normal, beyond, 1.5 * 2.0 ** (23 - to.mantissa), to.max)
+    return tuple(np.float32(each) for each in values)
+
+
+_NARROW = {each: _narrow_constants(each) for each in FLOATS if each.exponent < 8}
 
 
 def _fix_specials(a: np.ndarray, sign: np.ndarray, to: DType) -> None:
@@ -135,28 +189,23 @@ def _fix_specials(a: np.ndarray, sign: np.ndarray, to: DType) -> None:
     np.abs(a, out=a)
 
 
-def _round_float(x: np.ndarray, dst: np.ndarray, to: DType, saturate: bool) -> None:
+def _round_float(x: np.ndarray, dst: np.ndarray, to: DType) -> None:
     """Write float32 `x` rounded to the float type `to` into the float32 array `dst`."""
-    drop = 23 - to.mantissa
-    if to.exponent == 8 and to.kind == "float":
-        if saturate:
-            x = np.clip(x, np.float32(to.min), np.float32(to.max))
-        if drop == 0:
-            np.copyto(dst, x)
-        elif x.size <= _SMALL and to is bfloat16:
+    if x.size <= _SMALL and to not in _LIKE_FLOAT32 or to.kind == "scale":
+        with np.errstate(all="ignore"):
             np.copyto(dst, x.astype(to.storage))
-        else:
-            _blocks(x, dst, _drop_bits, drop)
-    elif to.kind == "scale":
-        np.copyto(dst, x.astype(to.storage))
+    elif to.exponent < 8:
+        _blocks(x, dst, _round_narrow, to)
+    elif to.mantissa < 23:
+        _blocks(x, dst, _drop_bits, 23 - to.mantissa)
     else:
-        _blocks(x, dst, _round_narrow, to, saturate)
+        np.copyto(dst, x)
 
 
 def round_to(x, dtype: DType, out: np.ndarray | None = None, saturate: bool = False) -> np.ndarray:
     """Round float32 values to the nearest values of a float type, ties to even; float32 out.
 
-    Too large becomes inf, or NaN in float8_e4m3fn, which has no inf; fp4, which has neither, clamps.
+    Too large becomes inf, or NaN in float8_e4m3fn, which has no inf; fp4 has neither and clamps.
     With `saturate` everything beyond the range, infinities included, becomes the largest finite
     value. NaN stays NaN. The scale type rounds to a power of two, ties up; zero, negatives and inf
     become NaN. `out` may be `x` itself.
@@ -164,11 +213,14 @@ def round_to(x, dtype: DType, out: np.ndarray | None = None, saturate: bool = Fa
     x = np.asarray(x, np.float32)
     if not dtype.is_float or dtype is float64:
         raise Bug(f"round_to({dtype}): only floats of at most 32 bits; store() writes the others")
-    shape = x.shape
     if out is None:
-        out = np.empty(shape, np.float32)
-    _round_float(x.reshape(-1) if not shape else x, out.reshape(-1) if not shape else out,
-                 dtype, saturate)  # fmt: skip
+        out = np.empty(x.shape, np.float32)
+    if saturate:
+        x = np.clip(x, np.float32(-dtype.max), np.float32(dtype.max))
+    if x.ndim:
+        _round_float(x, out, dtype)
+    else:
+        _round_float(x[None], out[None], dtype)
     return out
 
 
@@ -249,7 +301,7 @@ def store(dst: np.ndarray, value, src: DType | None, dtype: DType) -> None:
         if dtype is float32:
             np.copyto(dst, value)
         elif value.shape == dst.shape and dst.ndim:
-            _round_float(value, dst, dtype, False)
+            _round_float(value, dst, dtype)
         else:
             np.copyto(dst, round_to(value, dtype))
         return
@@ -296,24 +348,19 @@ def uninitialised(dtype: DType):
 # ---- storage -------------------------------------------------------------------------------------
 
 
-def _tables() -> tuple[dict[DType, np.ndarray], dict[DType, np.ndarray]]:
-    """Byte -> value for each 8-bit float, and top 16 bits of a float32 -> byte."""
-    decoded, encoded = {}, {}
-    every_byte = np.arange(256, dtype=np.uint8)
-    every_top = (np.arange(65536, dtype=np.uint32) << 16).view(np.float32)
-    for each in ALL:
-        if each.is_float and each.storage.itemsize == 1:
-            with np.errstate(all="ignore"):
-                if each.bits == 8:
-                    values = every_byte.view(each.storage)
-                else:  # the upper half of an fp4 byte is not used
-                    values = (every_byte & np.uint8(15)).view(each.storage)
-                decoded[each] = values.astype(np.float32)
-                encoded[each] = every_top.astype(each.storage).view(np.uint8)
-    return decoded, encoded
+@functools.cache
+def _decoding(dtype: DType) -> np.ndarray:
+    """Byte -> value of an 8-bit float (of fp4 the lower half of the byte)."""
+    codes = np.arange(256, dtype=np.uint8) & np.uint8(15 if dtype.bits == 4 else 255)
+    return codes.view(dtype.storage).astype(np.float32)
 
 
-_DECODED, _ENCODED = _tables()
+@functools.cache
+def _encoding(dtype: DType) -> np.ndarray:
+    """Top 16 bits of a float32 that is a value of an 8-bit float -> its byte."""
+    tops = (np.arange(65536, dtype=np.uint32) << 16).view(np.float32)
+    with np.errstate(all="ignore"):
+        return tops.astype(dtype.storage).view(np.uint8)
 
 
 def encode(x: np.ndarray, dtype: DType) -> np.ndarray:
@@ -325,9 +372,9 @@ def encode(x: np.ndarray, dtype: DType) -> np.ndarray:
     if dtype is float16:
         with np.errstate(all="ignore"):
             return x.astype(np.float16)
-    if dtype in _ENCODED:
+    if dtype in _BYTES:
         tops = np.right_shift(round_to(x, dtype).view(_U32), np.uint32(16))
-        return np.take(_ENCODED[dtype], tops, mode="clip").view(dtype.storage)
+        return np.take(_encoding(dtype), tops, mode="clip").view(dtype.storage)
     if dtype is tfloat32:
         return round_to(x, dtype)
     return x.astype(dtype.storage)
@@ -342,8 +389,8 @@ def decode(a: np.ndarray, dtype: DType) -> np.ndarray:
         bits = a.view(np.uint16).astype(_U32)
         bits <<= np.uint32(16)
         return bits.view(_F32)
-    if dtype in _DECODED:
-        return np.take(_DECODED[dtype], a.view(np.uint8), mode="clip")
+    if dtype in _BYTES:
+        return np.take(_decoding(dtype), a.view(np.uint8), mode="clip")
     if dtype is tfloat32:
         return round_to(a.view(_F32), dtype)
     if dtype.kind == "bool":
@@ -358,8 +405,8 @@ def stochastic_round(x, dtype: DType, random_bits: np.ndarray) -> np.ndarray:
     """Round float32 up or down with the probability of its distance; float32 out.
 
     `random_bits` is uint32 of x's shape: with r = bits/2^32 in [0, 1) the magnitude in units of the
-    last place becomes floor(m + r), so zero bits truncate and the mean over r is x. Beyond the range
-    as in `round_to`. Floats of at most 32 bits only.
+    last place becomes floor(m + r), so zero bits truncate and the mean over r is x. Beyond the
+    range as in `round_to`. Floats of at most 32 bits only.
     """
     x = np.asarray(x, np.float32)
     if dtype.kind != "float" or dtype is float64:

@@ -16,7 +16,7 @@ import numpy as np
 from opentrn.base.errors import Bug, Where
 
 GRADES = ("stated", "fitted", "derived", "assumed")
-"""How sure a number is, best first: stated by a source, fitted to measurements, derived, assumed."""
+"""How sure a number is, best first: stated by a source, fitted, derived, assumed."""
 
 _GRADES = frozenset(GRADES)
 _NUMBERS = ("start", "end", "flops", "bytes_read", "bytes_written", "wait_ns")
@@ -80,12 +80,18 @@ class Trace:
             raise Bug(f"event {name!r} on {track!r} ends at {end} ns before it starts, {start} ns")
         if grade not in _GRADES:
             raise Bug(f"event {name!r} has grade {grade!r}; grades are {', '.join(GRADES)}")
-        row = (start, end, flops, bytes_read, bytes_written, wait_ns,
-               track, name, source, target, where, waited_for, grade, label)  # fmt: skip
         if args:
             self._args[len(self)] = args
-        for append, value in zip(self._append, row, strict=True):
-            append(value)
+        add_start, add_end, add_flops, add_read, add_written, add_wait, *add_words = self._append
+        add_start(start)
+        add_end(end)
+        add_flops(flops)
+        add_read(bytes_read)
+        add_written(bytes_written)
+        add_wait(wait_ns)
+        words = (track, name, source, target, where, waited_for, grade, label)
+        for add, word in zip(add_words, words):  # noqa: B905 (strict would double the loop's cost)
+            add(word)
 
     def count(self, counter: str, time_ns: float, value: float) -> None:
         """Note the value that `counter` (e.g. `"sbuf_bytes"`) has from `time_ns` on."""

@@ -48,7 +48,8 @@ def _table() -> dict[str, tuple[float, str]]:
 UNITS = _table()
 """Every unit that `parse` knows: unit -> (factor to SI, dimension)."""
 
-_QUANTITY = re.compile(r"([+-]?(?:\d+(?:[_,]\d{3})*|\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?)\s*([^\d\s]\S*)?")
+_NUMBER = r"[+-]?(?:\d+(?:[_,]\d{3})*|\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?"
+_QUANTITY = re.compile(rf"({_NUMBER})\s*([^\d\s]\S*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ def _scaled(value: float, steps: tuple[tuple[float, str], ...]) -> str:
 
 
 _BYTES = tuple((2.0 ** (10 * n), u) for n, u in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")))
-_RATES = tuple((10.0 ** (3 * n), u) for n, u in ((4, "TB/s"), (3, "GB/s"), (2, "MB/s"), (1, "kB/s")))
+_RATES = ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"))
 _SECONDS = ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
 
