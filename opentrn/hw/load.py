@@ -35,22 +35,32 @@ from opentrn.hw.fact import Chip, Fabric, Fact, Instance, Machine, Price, Readin
 
 FOLDER = Path(__file__).parent
 
-for _code, _meaning, _fix in (
-    ("toml", "A hardware file is TOML.", "correct the line named above"),
-    ("duplicate", "A key stands twice in one file.", "remove one of the two lines"),
-    ("form", "A fact is [value, source, grade] or a table of these.", 'write ["96 GiB", "arch", "stated"]'),
-    ("unknown", "A fact is of the list in hw/schema.py.", "correct its name, or add it to the schema"),
-    ("missing", "A file has every required fact of its kind.", "add it; grade `assumed` if unpublished"),
-    ("bare", "A quantity is text with its unit.", 'write the unit, as in "96 GiB"'),
-    ("unit", "A unit is one of base.units.", "`opentrn explain base.unit` tells which"),
-    ("dimension", "A fact is measured in the dimension that hw/schema.py gives.", "check value and key"),
-    ("zero", "Unknown is left out or assumed with a reason, never zero.", "leave it out or assume a value"),
-    ("source", "A source is listed in full under [sources].", "add the source to [sources]"),
-    ("grade", "A grade is stated, fitted, derived or assumed.", "use one of the four"),
-    ("reason", "What is not plainly stated says why.", "add a fourth element, or `because`"),
-    ("file", "A machine has a file in opentrn/hw.", "`opentrn doctor` shows where the package lies"),
-    ("price", "A price has a basis, a region and a date; none is made up.", "choose a basis that is listed"),
-):  # fmt: skip
+_REFUSALS = {
+    "toml": ("A hardware file is TOML.", "correct the line named above"),
+    "duplicate": ("A key stands twice in one file.", "remove one of the two lines"),
+    "form": (
+        "A fact is [value, source, grade] or a table of these.",
+        'as ["96 GiB", "a", "stated"]',
+    ),
+    "unknown": ("A fact is of the list in hw/schema.py.", "correct its name, or extend the schema"),
+    "missing": ("A file has every required fact of its kind.", "add it; `assumed` if unpublished"),
+    "bare": ("A quantity is text with its unit.", 'write the unit, as in "96 GiB"'),
+    "unit": ("A unit is one of base.units.", "`opentrn explain base.unit` tells which"),
+    "dimension": ("A fact is measured as hw/schema.py says.", "check the unit and the key"),
+    "zero": (
+        "What is unknown is left out or assumed, never zero.",
+        "leave it out, or assume a value",
+    ),
+    "source": ("A source is listed in full under [sources].", "add the source to [sources]"),
+    "grade": ("A grade is stated, fitted, derived or assumed.", "use one of the four"),
+    "reason": ("What is not plainly stated says why.", "add a fourth element, or `because`"),
+    "file": (
+        "A machine has a file in opentrn/hw.",
+        "`opentrn doctor` shows where the package lies",
+    ),
+    "price": ("A price has basis, region and date; none is made up.", "choose one that is listed"),
+}
+for _code, (_meaning, _fix) in _REFUSALS.items():
     declare(f"hw.{_code}", _meaning, fix=_fix)
 
 _WHOLE = {"count", "number", "flag"}
@@ -225,8 +235,9 @@ def _complete(facts: dict, known: dict, kind: str, file: Path, text: str) -> Non
     if kind != "fabric":
         return
     if facts["fabric.topology"].value not in schema.TOPOLOGIES:
-        raise _refuse(f"{file.name}: unknown topology", "form", _where(file, text, "fabric", "topology"),
-                      fix=f"one of {', '.join(schema.TOPOLOGIES)}")  # fmt: skip
+        at = _where(file, text, "fabric", "topology")
+        fix = f"one of {', '.join(schema.TOPOLOGIES)}"
+        raise _refuse(f"{file.name}: unknown topology", "form", at, fix=fix)
     if not any(path.startswith("link_") for path in facts):
         raise _refuse(f"{file.name} has no link section", "missing", _where(file, text),
                       fix=f"add one of {', '.join(schema.LINK_SECTIONS)}")  # fmt: skip
@@ -278,7 +289,9 @@ def _machine(kind: str, name: str) -> Machine:
 def _known(name: str, kind: str, known: tuple[str, ...]) -> str:
     if name not in known:
         close = ", ".join(nearest(name, known)) or ", ".join(known)
-        raise UnknownNameError(f"no {kind} is called {name!r}", code="hw.target", fix=f"try {close}")
+        raise UnknownNameError(
+            f"no {kind} is called {name!r}", code="hw.target", fix=f"try {close}"
+        )
     return name
 
 
@@ -317,8 +330,8 @@ def read_prices(file: Path) -> tuple[Price, ...]:
             code = "missing" if gone else "unknown"
             raise _refuse(f"{file.name}: {path}: {', '.join(sorted(gone or extra))}", code, at)
         if row["basis"] not in schema.BASES or not re.fullmatch(r"\d{4}-\d\d-\d\d", row["date"]):
-            raise _refuse(f"{file.name}: {path} needs a known basis and a date 2026-07-20", "form", at,
-                          fix=f"basis: {', '.join(schema.BASES)}")  # fmt: skip
+            fix = f"one of {', '.join(schema.BASES)}, and a date such as 2026-07-20"
+            raise _refuse(f"{file.name}: {path}: unknown basis or date", "form", at, fix=fix)
         found.append(Price(
             instance=file.name.removesuffix(".toml"), basis=row["basis"], region=row["region"],
             date=row["date"], hourly=float(read_value(row["hourly"], "$/h", path, at)),

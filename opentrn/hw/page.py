@@ -5,22 +5,24 @@
     ~ latency           165 ns         kernel-profiles      from the last column's issue to ...
         because ...
 
-The mark before a name is its grade: none stated, ` + ` derived, ` ~ ` fitted, ` ? ` assumed.
+The mark before a name is its grade (see MARKS); the other readings of a contested fact, the reason
+for a choice, and the notes of the file stand below it.
 """
 
 from __future__ import annotations
 
 import textwrap
+from itertools import takewhile
 
 from opentrn.base.errors import UnknownNameError, nearest
 from opentrn.hw import schema
 from opentrn.hw.fact import Chip, Fact, Instance, Machine, Price
-from opentrn.hw.load import chips, fabric, fabrics, instances, prices
+from opentrn.hw.load import FOLDER, chips, fabric, fabrics, instances, prices
 from opentrn.hw.names import ALIASES, INSTANCE_ALIASES, find_instance, names, target
 
 WIDTH = 100
 MARKS = {"stated": " ", "derived": "+", "fitted": "~", "assumed": "?"}
-_VALUE, _SOURCE = 16, 22
+_VALUE, _SOURCE = 14, 21
 
 
 def page(name: str) -> str:
@@ -86,25 +88,34 @@ def _head(machine: Machine) -> list[str]:
 def _section(machine: Machine, section: str) -> list[str]:
     known = schema.needs(machine.kind, machine.sections)
     rows = [f for f in machine if f.path.startswith(f"{section}.")]
-    width = max(len(f.path) for f in rows) - len(section) - 1
+    name = max(len(f.path) for f in rows) - len(section) + 1
+    value = max(_VALUE, *(len(f.text) + 2 for f in rows))
     lines = [section]
     for fact in rows:
-        lines += _fact(fact, section, width, known[fact.path].meaning)
-    return lines
+        lines += _fact(fact, (name, value), known[fact.path].meaning)
+    return lines + _note(machine, section)
 
 
-def _fact(fact: Fact, section: str, width: int, meaning: str) -> list[str]:
-    name = fact.path.removeprefix(f"{section}.")
-    start = f"{MARKS[fact.grade]} {name:<{width}}  {fact.text:<{_VALUE}}{fact.source:<{_SOURCE}}"
-    left = max(len(start), 4 + width + _VALUE + _SOURCE)
-    first, *rest = _wrapped(meaning, "", WIDTH - left) or [""]
-    indent = " " * (width + 4)
-    lines = [f"{start:<{left}}{first}", *(" " * left + line for line in rest)]
+def _note(machine: Machine, section: str) -> list[str]:
+    """The comment block that stands directly above the section in its file, if it has one."""
+    file = FOLDER / f"{machine.kind}s" / f"{machine.name}.toml"
+    if not file.exists():
+        return []
+    above = file.read_text(encoding="utf-8").split(f"\n[{section}]\n")[0].split("\n")
+    note = list(takewhile(lambda line: line.startswith("#"), reversed(above)))
+    return ["", *(f"  {line[2:]}" for line in reversed(note))] if note else []
+
+
+def _fact(fact: Fact, widths: tuple[int, int], meaning: str) -> list[str]:
+    name, value = widths
+    label = fact.path.split(".")[1]
+    start = f"{MARKS[fact.grade]} {label:<{name}}{fact.text:<{value}}{fact.source:<{_SOURCE}}"
+    first, *rest = _wrapped(meaning, "", WIDTH - len(start)) or [""]
+    lines = [start + first, *(" " * len(start) + line for line in rest)]
+    indent = " " * (name + 2)
     for other in fact.also:
-        lines.append(f"{indent}{other.text:<{_VALUE}}{other.source:<{_SOURCE}}says otherwise")
-    if fact.because:
-        lines += _wrapped(fact.because, f"{indent}  ")
-    return lines
+        lines.append(f"{indent}{other.text:<{value}}{other.source:<{_SOURCE}}says otherwise")
+    return lines + _wrapped(fact.because, f"{indent}  ")
 
 
 def _prices(listed: tuple[Price, ...]) -> list[str]:

@@ -36,7 +36,9 @@ class Need(NamedTuple):
 
 def _table(kind: dict[str, dict[str, tuple]]) -> dict[str, Need]:
     return {
-        f"{section}.{name}": Need(*row) for section, rows in kind.items() for name, row in rows.items()
+        f"{section}.{name}": Need(*row)
+        for section, rows in kind.items()
+        for name, row in rows.items()
     }
 
 
