@@ -121,9 +121,12 @@ def run(target: str | None, module: bool, json: bool, script: str, args: tuple[s
 
 
 @main.command()
-@click.argument("name")
+@click.argument("name", default="targets")
 def show(name: str) -> None:
-    """Show what is known about a chip or an instance, with unit, source and grade."""
+    """Show a chip, an instance or a fabric; without NAME, list them.
+
+    Each number comes with its unit, its source and its grade, and with what other sources say.
+    """
     from opentrn import hw
 
     click.echo(hw.page(name))

@@ -61,6 +61,12 @@ def test_show_gives_a_page(opentrn, name):
     assert any(unit in result.out for unit in ("GiB", "GB", "MiB"))
 
 
+def test_show_without_a_name_lists_the_machines(opentrn):
+    result = opentrn("show")
+    assert result.status == 0
+    assert {"trn1", "trn2", "trn3", "inf2"} <= set(result.out.replace(",", " ").split())
+
+
 def test_show_refuses_an_unknown_name(opentrn):
     result = opentrn("show", "trn9")
     assert (result.status, result.out) == (1, "")
