@@ -88,9 +88,7 @@ json_option = click.option("--json", is_flag=True, help="Print JSON, for program
 # ------------------------------------------------------------------------------------------- run
 
 
-@main.command(
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
-)
+@main.command(context_settings={"allow_interspersed_args": False})
 @click.option("--target", metavar="NAME", help="Chip, generation or instance to simulate.")
 @click.option("-m", "module", is_flag=True, help="SCRIPT is the name of a module, as in python -m.")
 @click.option("--json", is_flag=True, help="Print a refusal as JSON, for programs.")

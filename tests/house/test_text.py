@@ -10,12 +10,12 @@ def test_no_file_names_a_machine_or_a_registry():
 
 
 def test_machine_paths_hosts_and_bare_todos_are_found(sample):
-    slash = "/"
+    slash, bare = "/", "# TO" + "DO"
     root = sample(
         {
             "a.md": f"see {slash}tmp{slash}x and {slash}home{slash}me\n",
             "b.lock": f"-i https:{slash}{slash}index.example{slash}simple\n",
-            "c.py": "# TODO later\n# TODO(#12) now\nTODO = 1\n",
+            "c.py": f"{bare} later\n{bare}(#12) now\nTODO = 1\n",
             "d.bin": "fine\n",
             "e.md": f"a/work/b, https:{slash}{slash}example.org/simpler and {slash}opt{slash}ml\n",
         }
