@@ -2,7 +2,37 @@
 
 from opentrn.base import clock, dtypes, errors, functions, numerics, trace, units
 from opentrn.base.clock import Agenda, Clock, EventKey
-from opentrn.base.dtypes import ALL, FLOATS, INTS, ON_CHIP, PACKED, DType, dtype
+from opentrn.base.dtypes import (
+    ALL,
+    FLOATS,
+    INTS,
+    ON_CHIP,
+    PACKED,
+    DType,
+    bfloat16,
+    bool_,
+    dtype,
+    float4_e2m1fn,
+    float4_e2m1fn_x4,
+    float8_e3m4,
+    float8_e4m3,
+    float8_e4m3fn,
+    float8_e4m3fn_x4,
+    float8_e5m2,
+    float8_e5m2_x4,
+    float8_e8m0fnu,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    tfloat32,
+    uint8,
+    uint16,
+    uint32,
+)
 from opentrn.base.errors import (
     BoundsError,
     Bug,
@@ -50,4 +80,8 @@ __all__ = [
     "bytes_text", "clock", "codes", "declare", "dollars_text", "dtype", "dtypes", "errors",
     "explanation", "flops_text", "functions", "nearest", "numerics", "parse", "rate_text",
     "seconds_text", "trace", "units", "user_line",
+    "bfloat16", "bool_", "float4_e2m1fn", "float4_e2m1fn_x4", "float8_e3m4", "float8_e4m3",
+    "float8_e4m3fn", "float8_e4m3fn_x4", "float8_e5m2", "float8_e5m2_x4", "float8_e8m0fnu",
+    "float16", "float32", "float64", "int8", "int16", "int32", "int64", "tfloat32", "uint8",
+    "uint16", "uint32",
 ]  # fmt: skip

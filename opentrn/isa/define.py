@@ -109,6 +109,7 @@ class Instr:
         cls._must_be_whole()
         names = list(cls.operands)
         roles = [getattr(o, "role", "register") for o in cls.operands.values()]
+        cls.inputs = tuple(n for n, r in enumerate(roles) if r in ("in", "inout"))
         cls.reads = tuple(n for n, r in enumerate(roles) if r in READS)
         cls.writes = tuple(n for n, r in enumerate(roles) if r in WRITES)
         cls.operand_names = tuple(names)
@@ -351,6 +352,10 @@ class Instr:
     def flops(self) -> int:
         """Floating-point operations counted by the profiler (Tensor Engine work only)."""
         return 0
+
+    def exact(self) -> bool:
+        """Whether `run` returns values the output dtype already holds: a move, no arithmetic."""
+        return False
 
     def tiles(self) -> list[tuple[str, OperandForm]]:
         """The memory operands given, by name."""

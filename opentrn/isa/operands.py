@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, NamedTuple
 
 from opentrn.base import DType
+from opentrn.isa.view import View
 
 REQUIRED: Any = type("Required", (), {"__repr__": lambda self: "<required>"})()
 
@@ -21,7 +22,8 @@ class OperandForm(NamedTuple):
 
     `partition` is the first partition, `offset` the first byte within that partition (modulo one
     PSUM bank for PSUM, 0 for HBM), `contiguous` whether the innermost free dimension is dense,
-    `indirect` the kind of indirection ("" when there is none).
+    `indirect` the kind of indirection ("" when there is none), `run` the elements of one dense
+    stretch of memory (within a partition on chip).
     """
 
     space: str
@@ -31,7 +33,7 @@ class OperandForm(NamedTuple):
     offset: int = 0
     contiguous: bool = True
     indirect: str = ""
-    free_steps: int = 1
+    run: int = 1
 
     @property
     def partitions(self) -> int:
@@ -57,6 +59,30 @@ class OperandForm(NamedTuple):
         return self.size * self.dtype.itemsize
 
 
+def operand_form(view: View, bank: int = 2048) -> OperandForm:
+    """What checks and costs may know of a view; `bank` is the size of a PSUM bank in bytes."""
+    buffer, steps, run = view.buffer, view.steps, 1
+    for stride, count in reversed(steps[1:] if buffer.on_chip else steps):
+        if count > 1:
+            if stride != run:
+                break
+            run *= count
+    index = view.index.kind if view.index is not None else ""
+    if buffer.space == "hbm":
+        return OperandForm("hbm", view.shape, view.dtype, 0, 0, view.contiguous, index, run)
+    offset = (buffer.address or 0) + view.free_offset * view.dtype.itemsize
+    return OperandForm(
+        buffer.space,
+        view.shape,
+        view.dtype,
+        view.start_partition + buffer.partition,
+        offset % bank if buffer.space == "psum" else 0,
+        view.contiguous,
+        index,
+        run,
+    )
+
+
 class ImmediateForm(NamedTuple):
     """A compile-time number in place of a memory operand; its value is not part of the form."""
 
@@ -75,7 +101,8 @@ class Operand:
 
     `dims` is "P F": names separated by blanks, the last one standing for the product of all
     remaining dimensions; an integer is that exact size; it may be a function of the flags.
-    `immediate` allows a number, `register` a register, in place of the tile.
+    `immediate` allows a number, `register` a register, in place of the tile; `nullable` allows
+    None although the parameter must be written (a unary operator needs no operand).
     """
 
     role: str
@@ -86,11 +113,12 @@ class Operand:
     immediate: bool = False
     register: bool = False
     engine_side: bool = True
+    nullable: bool = False
 
     @property
     def optional(self) -> bool:
-        """Whether the operand may be left out."""
-        return self.default is not REQUIRED
+        """Whether the operand may be None."""
+        return self.nullable or self.default is not REQUIRED
 
 
 def _operand(role: str, spaces: str, dims, dtypes, **more) -> Operand:

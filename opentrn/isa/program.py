@@ -9,7 +9,8 @@ from typing import Any, Iterator
 
 from opentrn.base import Where
 from opentrn.isa.define import Instr
-from opentrn.isa.view import Buffer, View
+from opentrn.isa.buffer import Buffer
+from opentrn.isa.view import View
 
 
 class Register:
@@ -19,6 +20,7 @@ class Register:
     """
 
     __slots__ = ("name", "number")
+    is_register = True  # isa.index knows a register by this, for it lies below this module
 
     def __init__(self, number: int, name: str = ""):
         self.number, self.name = number, name
@@ -83,7 +85,7 @@ def _index_views(operand: Any) -> list[View]:
     return [offset] if isinstance(offset, View) else []
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Loop:
     """A loop whose trip count only the device knows.
 

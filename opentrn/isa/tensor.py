@@ -207,6 +207,10 @@ class nc_transpose(Instr):
         """The transposed tile."""
         return {"dst": data.reshape(i.P, i.F).T}
 
+    def exact(self) -> bool:
+        """A transpose moves bits."""
+        return True
+
     cycles = derived(
         "NKI ISA v2.26.1 nc_transpose: Tensor max(P, min(64, F)); Vector max(MIN_II, N); "
         "NG3:199 float32 transpose at 2 passes from NeuronCore-v3 on",

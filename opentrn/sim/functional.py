@@ -4,7 +4,7 @@ from typing import Any, Callable
 
 import numpy as np
 
-from opentrn.base import BoundsError, UnwrittenError, UsageError
+from opentrn.base import BoundsError, UnwrittenError, UsageError, explanation, numerics
 from opentrn.isa import Buffer, Instruction, Loop, Register, View
 from opentrn.sim.memory import Storage, fresh_rows, fresh_values, put
 from opentrn.sim.strict import Finding, Strict
@@ -28,6 +28,7 @@ class Machine:
         self.registers: dict[int, int] = {}
         self.accumulators: dict[str, np.ndarray] = {}
         self.findings: list[Finding] = []
+        self.trips: list[tuple[Loop, int]] = []
         self._pool: dict[tuple, list[np.ndarray]] = {}
         self._pooled = 0
         self._arenas: dict[str, np.ndarray] = {}
@@ -70,7 +71,7 @@ class Machine:
     def _in_hbm(self, buffer: Buffer) -> Storage:
         dtype = buffer.dtype
         raw = dtype.storage != dtype.carrier
-        array = np.empty(buffer.size, dtype.storage)
+        array = np.empty(buffer.free, dtype.storage)
         if not raw:
             array.fill(_blank_value(buffer))
             return Storage(buffer, array, raw=False)
@@ -108,7 +109,7 @@ class Machine:
     def execute(self, instruction: Instruction) -> None:
         """Run one instruction now: check what it reads, compute, store, record what it wrote."""
         operands, form = instruction.operands, instruction.form
-        for n in form.reads:
+        for n in form.inputs:
             view = operands[n]
             if type(view) is View:
                 storage = self.storages.get(view.buffer) or self.allocate(view.buffer)
@@ -140,8 +141,6 @@ class Machine:
         action = getattr(self.strict, check)
         if action == "ignore":
             return
-        from opentrn.base import explanation
-
         known = explanation(f"sim.{check}")
         if action == "error":
             raise UnwrittenError(
@@ -157,6 +156,7 @@ class Machine:
         given: dict[str, Any] = dict(zip(form.value_names, instruction.values, strict=True))
         moving: list[tuple[str, Callable]] = []
         writers: list[tuple[str, Callable]] = []
+        skipped: list[np.ndarray] = []
         for name, declared, operand in zip(
             form.operand_names, form.operands.values(), operands, strict=True
         ):
@@ -165,9 +165,9 @@ class Machine:
                 self._bind_register(name, declared, operand, given, moving, writers)
                 continue
             if role in ("in", "inout"):
-                self._bind_input(name, operand, given, moving)
+                self._bind_input(name, operand, given, moving, form, skipped)
             if role != "in" and operand is not None:
-                writers.append((name, self._writer(role, operand, instruction)))
+                writers.append((name, self._writer(role, operand, instruction, skipped)))
         if form.state:
             self._bind_state(form, given, writers)
         return _step(form, given, moving, writers)
@@ -182,7 +182,7 @@ class Machine:
         else:
             given[name] = operand
 
-    def _bind_input(self, name, operand, given, moving) -> None:
+    def _bind_input(self, name, operand, given, moving, form, skipped) -> None:
         if isinstance(operand, View):
             storage = self.storages.get(operand.buffer) or self.allocate(operand.buffer)
             storage.settle(operand)
@@ -191,7 +191,8 @@ class Machine:
             elif operand.index is None:
                 moving.append((name, lambda: storage.read(operand)))
             else:
-                moving.append((name, lambda: self._gather(storage, operand, given)))
+                skip = _skips(form)
+                moving.append((name, lambda: self._gather(storage, operand, skipped, skip)))
         elif isinstance(operand, Register):
             moving.append((name, lambda: self.register(operand)))
         else:
@@ -219,7 +220,7 @@ class Machine:
 
     # ------------------------------------------------------------ storing
 
-    def _writer(self, role: str, view: View, instruction: Instruction) -> Callable:
+    def _writer(self, role: str, view: View, instruction: Instruction, skipped: list) -> Callable:
         storage = self.storages.get(view.buffer) or self.allocate(view.buffer)
         storage.settle(view)
         if role == "acc":
@@ -227,13 +228,16 @@ class Machine:
         if view.index is not None:
             return lambda value: self._scatter(storage, view, value, instruction)
         window, dtype, raw = storage.window(view), view.dtype, storage.raw
+        known = dtype if instruction.form.exact() else None
+        if _skips(instruction.form):
+            return lambda value: _put_rows(window, value, dtype, raw, skipped)
         if view.buffer.space != "psum":
-            return lambda value: put(window, value, dtype, raw)
+            return lambda value: put(window, value, dtype, raw, known)
 
         def into_psum(value):
             if storage.touched is not None:
                 self._close_group(storage, view, instruction)
-            put(window, value, dtype, raw)
+            put(window, value, dtype, raw, known)
 
         return into_psum
 
@@ -270,32 +274,34 @@ class Machine:
             )
         storage.group_read = False
         window = storage.window(view)
-        if group is None or storage.raw:
-            old = storage.read(view) if group is not None else None
-            put(window, _added(old, value, group), view.dtype, storage.raw)
-        else:
-            value = value.reshape(window.shape)
-            where = True if group is True else group.reshape(window.shape)
-            put(window, _added(window, value, where), view.dtype, False)
+        value = value.reshape(window.shape)
+        if group is not None:
+            old = storage.read(view)
+            if group is True and old is window or old.dtype == np.float32 == window.dtype:
+                np.add(window, value, out=value)
+            else:
+                value = _added(old, value, group)
+        put(window, value, view.dtype, storage.raw)
         if storage.touched is not True:
             storage.touch(view)
 
     # ------------------------------------------------------------ dynamic addresses
 
-    def _gather(self, storage: Storage, view: View, given: dict):
+    def _gather(self, storage: Storage, view: View, skipped: list, skip: bool):
         """Read through an index: one dynamic offset, or one for each partition."""
-        offsets, bad = self._offsets(view, _mode(given))
+        offsets, bad = self._offsets(view, skip)
         base, rows = self._base(storage, view, offsets)
         if rows is None:
             return base
-        picked = base[np.where(bad, 0, rows)] if bad is not None else base[rows]
-        if bad is not None and bad.any():
-            # A skipped transfer leaves the destination as it was; `run` sees which rows.
-            given["skipped"] = bad
-        return picked
+        if bad is not None:
+            # A skipped transfer leaves its destination row as it was.
+            rows = np.where(bad[: len(rows)], 0, rows)
+            skipped[:] = [bad[: len(rows)]]
+        picked = base[rows]
+        return numerics.decode(picked, view.dtype) if storage.raw else picked
 
     def _scatter(self, storage: Storage, view: View, value, instruction) -> None:
-        offsets, bad = self._offsets(view, _mode_of(instruction))
+        offsets, bad = self._offsets(view, _skips(instruction.form))
         value = np.asarray(value)
         base, rows = self._base(storage, view, offsets, write=True)
         if rows is None:
@@ -303,7 +309,8 @@ class Machine:
             return
         value = value.reshape(view.shape)
         if bad is not None:
-            rows, value = rows[~bad], value[~bad]
+            keep = ~bad[: len(rows)]
+            rows, value = rows[keep], value[keep]
         # Row by row: with duplicate rows the last one wins, as transfers complete in order.
         for row, data in zip(rows, value, strict=True):
             put(base[row], data, view.dtype, storage.raw)
@@ -314,14 +321,14 @@ class Machine:
         source = index.offset
         raw = self.register(source) if isinstance(source, Register) else self.value(source)
         found = np.asarray(raw).reshape(-1).astype(np.int64)
-        outside = (found < 0) | (found >= index.size)
+        outside = (found < 0) | (found >= index.limit)
         if not outside.any():
             return found, None
         if skip:
             return found, outside
         raise BoundsError(
             f"dynamic index {int(found[outside][0])} is outside `{view.buffer.name}` "
-            f"(dimension of size {index.size})",
+            f"(legal: 0 to {index.limit - 1})",
             code="sim.dynamic_bounds",
             rule="with oob_mode.error every dynamic index must be inside its dimension",
             fix="check the indices, or pass oob_mode=nisa.oob_mode.skip",
@@ -332,35 +339,58 @@ class Machine:
         """The window a dynamic access moves over, and the row numbers to take from it.
 
         For a scalar offset the window itself (rows None); for vector offsets a window whose
-        first dimension runs over all `index.size` positions.
+        first dimension runs over all legal positions.
         """
-        if view.index.kind == "scalar":
-            moved = view.at(int(offsets[0]))
+        index = view.index
+        if index.kind == "scalar":
+            offset = view.offset + index.stride * int(offsets[0])
+            moved = View(view.buffer, offset, view.steps, view.dtype)
             return (storage.window(moved) if write else storage.read(moved)), None
-        rows = view.rows()
-        window = storage.window(rows)
-        if not write and storage.raw:
-            from opentrn.base import numerics
-
-            return numerics.decode(window[offsets], view.dtype), np.arange(len(offsets))
-        return window, offsets
+        steps = ((index.stride, index.limit), *view.steps[1:])
+        window = storage.window(View(view.buffer, view.offset, steps, view.dtype))
+        return window, offsets[: view.shape[0]]
 
     # ------------------------------------------------------------ loops
 
-    def run_loop(self, loop: Loop, body: Callable[[], None]) -> int:
-        """Run a bound loop body until its count or condition ends; returns the trip count."""
-        trips = 0
+    def bind_body(self, body: list) -> Callable[[], None]:
+        """A callable that runs a list of instructions and loops in order."""
+        steps = [
+            self._bind_loop(node) if isinstance(node, Loop) else self.bind(node) for node in body
+        ]
+
+        def run():
+            for step in steps:
+                step()
+
+        return run
+
+    def _bind_loop(self, loop: Loop) -> Callable[[], None]:
+        body = self.bind_body(loop.body)
+        return lambda: self._run_loop(loop, body, None)
+
+    def finish_loop(self, loop: Loop, low: int, high: int) -> None:
+        """Run the iterations after the first, which ran while the body was recorded."""
+        if low < high:
+            self._run_loop(loop, self.bind_body(loop.body), low + loop.step)
+        else:
+            self.trips.append((loop, 0))
+
+    def _run_loop(self, loop: Loop, body: Callable[[], None], start: int | None) -> None:
+        """Run a loop from `start` (None: its own first value) and note its trip count."""
+        trips = 0 if start is None else 1
+        place = len(self.trips)
+        self.trips.append((loop, 0))
         if loop.while_true is not None:
             while self.register(loop.while_true):
                 body()
                 trips = self._count(trips, loop)
-            return trips
-        start, stop = self.register(loop.start), self.register(loop.stop)
-        for value in range(start, stop, loop.step):
-            self.registers[loop.counter.number] = value
-            body()
-            trips = self._count(trips, loop)
-        return trips
+        else:
+            first = self.register(loop.start) if start is None else start
+            for value in range(first, self.register(loop.stop), loop.step):
+                self.registers[loop.counter.number] = value
+                body()
+                trips = self._count(trips, loop)
+        self.trips[place] = (loop, trips)
 
     def _count(self, trips: int, loop: Loop) -> int:
         if trips >= STEP_LIMIT:
@@ -401,17 +431,21 @@ def _added(old, value, group):
     return np.where(group.reshape(old.shape), old + value.reshape(old.shape), value)
 
 
-def _mode(given: dict) -> bool:
-    mode = given.get("oob_mode")
-    return getattr(mode, "name", "error") == "skip"
+def _put_rows(window, value, dtype, raw: bool, skipped: list) -> None:
+    """Store the rows of a gather, leaving alone those whose index was outside."""
+    if not skipped:
+        put(window, value, dtype, raw)
+        return
+    keep = ~skipped.pop()
+    old = window[~keep].copy()
+    put(window, value, dtype, raw)
+    window[~keep] = old
 
 
-def _mode_of(instruction: Instruction) -> bool:
-    mode = getattr(instruction.form, "oob_mode", None)
-    return getattr(mode, "name", "error") == "skip"
+def _skips(form) -> bool:
+    """Whether the instruction drops transfers whose dynamic address is outside."""
+    return getattr(getattr(form, "oob_mode", None), "name", "error") == "skip"
 
 
 def _blank_value(buffer: Buffer):
-    from opentrn.base import numerics
-
     return numerics.uninitialised(buffer.dtype)

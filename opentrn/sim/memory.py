@@ -119,7 +119,7 @@ class Storage:
             self.written = self._blank()
         self._cells(self.written, view)[...] = True
         self.pending += view.size
-        if self.pending >= self.buffer.size:
+        if self.pending >= self.buffer.free * self.buffer.partitions:
             self.written = True if self.written.all() else self.written
             self.pending = 0
 
@@ -163,15 +163,24 @@ class Storage:
         self._cells(self.touched, view)[...] = False
 
 
-def put(window: np.ndarray, value, dtype, raw: bool) -> None:
-    """Write `value` (any broadcastable or equally sized array) into a window of memory."""
+def put(window: np.ndarray, value, dtype, raw: bool, known=None) -> None:
+    """Write `value` (any broadcastable or equally sized array) into a window of memory.
+
+    `known` is the dtype whose values `value` already holds, when it has been rounded before.
+    """
     shape = getattr(value, "shape", ())
     if shape != window.shape and shape not in ((), (1,)):
         value = value.reshape(window.shape)
     if raw:
-        window[...] = numerics.encode(np.asarray(value), dtype)
+        value = np.asarray(value)
+        if not (dtype.is_float and value.dtype == np.float32):
+            # encode() takes carriers; anything else is converted as engines convert first.
+            carrier = np.empty(window.shape, dtype.carrier)
+            numerics.store(carrier, value, known, dtype)
+            value = carrier
+        window[...] = numerics.encode(value, dtype)
     else:
-        numerics.store(window, value, None, dtype)
+        numerics.store(window, value, known, dtype)
 
 
 def fresh_rows(partitions: int, row_bytes: int) -> np.ndarray:

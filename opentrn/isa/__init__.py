@@ -1,0 +1,81 @@
+"""Every instruction defined once; programs made of them; the file that carries them."""
+
+from opentrn.isa import dma, registers, tensor
+from opentrn.isa.buffer import Buffer
+from opentrn.isa.define import (
+    INSTRUCTIONS,
+    Cost,
+    Instr,
+    form,
+    freeze,
+    instruction_class,
+    legal_starts,
+    signature,
+)
+from opentrn.isa.enums import (
+    dge_mode,
+    dma_engine,
+    engine,
+    matmul_perf_mode,
+    nc_version,
+    oob_mode,
+    reduce_cmd,
+)
+from opentrn.isa.index import Indirect
+from opentrn.isa.operands import (
+    REQUIRED,
+    Flag,
+    ImmediateForm,
+    Operand,
+    OperandForm,
+    RegisterForm,
+    RegIn,
+    RegOut,
+    Transfer,
+    Value,
+    operand_form,
+)
+from opentrn.isa.program import Builder, Instruction, Loop, Program, Register
+from opentrn.isa.view import View
+from opentrn.isa.view import of as view_of
+
+__all__ = [
+    "INSTRUCTIONS",
+    "REQUIRED",
+    "Buffer",
+    "Builder",
+    "Cost",
+    "Flag",
+    "ImmediateForm",
+    "Indirect",
+    "Instr",
+    "Instruction",
+    "Loop",
+    "Operand",
+    "OperandForm",
+    "Program",
+    "RegIn",
+    "RegOut",
+    "Register",
+    "RegisterForm",
+    "Transfer",
+    "Value",
+    "View",
+    "dge_mode",
+    "dma",
+    "dma_engine",
+    "engine",
+    "form",
+    "freeze",
+    "instruction_class",
+    "legal_starts",
+    "matmul_perf_mode",
+    "nc_version",
+    "oob_mode",
+    "operand_form",
+    "reduce_cmd",
+    "registers",
+    "signature",
+    "tensor",
+    "view_of",
+]

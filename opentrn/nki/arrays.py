@@ -1,0 +1,89 @@
+"""Arrays in and out of kernels: NumPy, ml_dtypes and torch become HBM tensors, results in kind."""
+
+from typing import Any
+
+import numpy as np
+
+from opentrn.base import DtypeError, declare
+from opentrn.base import dtype as as_dtype
+from opentrn.nki.session import Session
+from opentrn.nki.tensor import Handle, MemoryRegion, NkiTensor
+
+declare(
+    "nki.argument_dtype",
+    "A kernel argument has a dtype the chip does not have.",
+    rule="NeuronCores have no 64-bit floating-point and NKI no 64-bit integer tensors",
+    fix="convert the array to a 32-bit (or smaller) dtype first",
+)
+
+
+def is_torch(value: Any) -> bool:
+    """Whether `value` is a torch tensor, without importing torch."""
+    return type(value).__module__.split(".")[0] == "torch" and hasattr(value, "detach")
+
+
+def is_array(value: Any) -> bool:
+    """Whether `value` becomes an HBM tensor of the kernel."""
+    return isinstance(value, np.ndarray) or is_torch(value) or hasattr(value, "__jax_array__")
+
+
+def to_numpy(value: Any) -> np.ndarray:
+    """The array as contiguous NumPy memory (shared where it can be), bfloat16 through its bits."""
+    if not is_torch(value):
+        return np.ascontiguousarray(value)
+    import torch
+
+    value = value.detach().cpu().contiguous()
+    name = str(value.dtype).removeprefix("torch.")
+    if name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
+        bits = torch.int16 if value.element_size() == 2 else torch.uint8
+        return value.view(bits).numpy().view(as_dtype(name).storage)
+    return value.numpy()
+
+
+def from_numpy(array: np.ndarray, like_torch: bool) -> Any:
+    """The array in the caller's kind."""
+    if not like_torch:
+        return array
+    import torch
+
+    try:
+        return torch.from_numpy(array)
+    except TypeError:
+        name = array.dtype.name
+        bits = array.view(np.int16 if array.itemsize == 2 else np.uint8)
+        return torch.from_numpy(bits).view(getattr(torch, name))
+
+
+def argument(session: Session, name: str, value: Any) -> Any:
+    """The kernel's view of one argument: arrays become input tensors, containers are walked."""
+    if is_array(value):
+        return _input(session, name, to_numpy(value), value.shape)
+    if isinstance(value, list | tuple):
+        parts = [argument(session, f"{name}_{n}", v) for n, v in enumerate(value)]
+        return type(value)(parts) if not hasattr(value, "_fields") else type(value)(*parts)
+    if isinstance(value, dict):
+        return {k: argument(session, f"{name}_{k}", v) for k, v in value.items()}
+    return value
+
+
+def _input(session: Session, name: str, array: np.ndarray, shape) -> NkiTensor:
+    kind = as_dtype(array.dtype)
+    if not kind.on_chip:
+        raise DtypeError(
+            f"argument `{name}` is {kind}",
+            code="nki.argument_dtype",
+            rule="NeuronCores have no 64-bit floating-point and NKI no 64-bit integer tensors",
+            fix="convert the array to a 32-bit (or smaller) dtype first",
+        )
+    buffer = session.buffer("hbm", tuple(shape) or (1,), kind, name=name, kind="input")
+    session.builder.inputs.append(buffer)
+    session.machine.adopt(buffer, array)
+    return whole(session, buffer, MemoryRegion.shared_hbm)
+
+
+def whole(session: Session, buffer, region: MemoryRegion) -> NkiTensor:
+    """The tensor that covers a buffer."""
+    from opentrn.isa import view_of
+
+    return NkiTensor(view_of(buffer), Handle(session.machine, buffer, region))

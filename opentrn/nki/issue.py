@@ -1,0 +1,106 @@
+"""From a call of an `nki.isa` function to one instruction of the running program."""
+
+from typing import Any
+
+import numpy as np
+
+from opentrn.base import UsageError, user_line
+from opentrn.isa import REQUIRED, ImmediateForm, Instruction, Register, RegisterForm
+from opentrn.isa import form as make_form
+from opentrn.nki.session import current
+from opentrn.nki.tensor import NKIObject, NkiTensor
+
+NUMBER = ImmediateForm()
+REGISTER = RegisterForm()
+
+
+class NkiInstruction(NKIObject):
+    """Handle of a recorded instruction; add scheduling dependencies with `depends_on`."""
+
+    __slots__ = ("instruction",)
+
+    def __init__(self, handle: Instruction):
+        self.instruction = handle
+
+    def depends_on(self, *producers: "NkiInstruction") -> "NkiInstruction":
+        """This instruction runs after every producer; returns itself."""
+        after = tuple(p.instruction for p in producers)
+        self.instruction.after = self.instruction.after + after
+        return self
+
+
+def operand(cls, position: int, given: Any) -> tuple[Any, Any]:
+    """(what the instruction keeps, what its form sees) of one operand."""
+    if given is None:
+        return None, None
+    if isinstance(given, bool | int | float | np.number):
+        return float(given) if isinstance(given, float | np.floating) else int(given), NUMBER
+    if isinstance(given, Register):
+        return given, REGISTER
+    name = cls.operand_names[position]
+    raise UsageError(
+        f"{cls.__name__}: `{name}` is a {type(given).__name__}, not a tile",
+        code="nki.operand",
+        rule=f"`{name}` must be an NkiTensor",
+        fix="allocate a tile with nl.ndarray and load the data into it",
+    )
+
+
+def issue(cls, operands: tuple, flags: tuple, values: tuple, name: str | None) -> NkiInstruction:
+    """Check, run and record one instruction; errors carry the user's line."""
+    session = current()
+    kept, seen = [], []
+    for position, given in enumerate(operands):
+        if type(given) is NkiTensor:
+            kept.append(given._view)
+            seen.append(given._form or given.form())
+        elif given is REQUIRED:
+            _missing(cls, cls.operand_names[position])
+        else:
+            what, shape = operand(cls, position, given)
+            kept.append(what)
+            seen.append(shape)
+    made = make_form(cls, session.chip, tuple(seen), flags)
+    instruction = Instruction(made, tuple(kept), values, user_line(), name)
+    session.issue(instruction)
+    return NkiInstruction(instruction)
+
+
+def _missing(cls, name: str) -> None:
+    raise UsageError(
+        f"{cls.__name__}: `{name}` is missing",
+        code=f"{cls.__name__}.{name}",
+        rule=f"`{name}` has no default",
+        fix=f"pass `{name}=`",
+    )
+
+
+def function_of(cls, module: str):
+    """The public function of an instruction class: its exact signature, its docstring.
+
+    Made from the class, so that the two can never differ; compiled from text because a real
+    signature is faster to call than binding `*args, **kwargs`.
+    """
+    scope: dict[str, Any] = {"_issue": issue, "_cls": cls}
+    parameters = []
+    for name, declared in cls.parameters.items():
+        if declared.default is REQUIRED:
+            parameters.append(name)
+        else:
+            scope[f"_default_{name}"] = declared.default
+            parameters.append(f"{name}=_default_{name}")
+    parts = [
+        "(" + "".join(f"{n}, " for n in group) + ")"
+        for group in (cls.operands, cls.flags, cls.values)
+    ]
+    text = (
+        f"def {cls.__name__}({', '.join([*parameters, 'name=None'])}):\n"
+        f"    return _issue(_cls, {parts[0]}, {parts[1]}, {parts[2]}, name)\n"
+    )
+    exec(compile(text, __file__, "exec"), scope)  # noqa: S102  (our own text, no input)
+    made = scope[cls.__name__]
+    made.__doc__, made.__module__ = cls.__doc__, module
+    return made
+
+
+__all__ = ["NkiInstruction", "function_of", "issue", "operand"]

@@ -1,0 +1,330 @@
+"""Allocating tensors, moving them between HBM and the chip, and looking at them."""
+
+import os
+from typing import Any
+
+import numpy as np
+
+from opentrn.base import MissingFileError, ShapeError, SpaceError, declare
+from opentrn.base import dtype as as_dtype
+from opentrn.base import float32, numerics, uint8
+from opentrn.nki import isa as nisa
+from opentrn.nki.arrays import whole
+from opentrn.nki.session import current
+from opentrn.nki.tensor import DynamicSlice, MemoryRegion, NkiTensor
+
+declare(
+    "nki.buffer",
+    "A tensor was asked for in a memory that does not exist.",
+    rule="buffer is nl.sbuf, nl.psum, nl.private_hbm (nl.hbm) or nl.shared_hbm",
+    fix="pass one of them",
+)
+declare(
+    "nki.partitions",
+    "An on-chip tensor has more partitions than the chip.",
+    rule="the first dimension of an SBUF or PSUM tensor lies on the 128 partitions",
+    fix="cut the first dimension into tiles of at most nl.tile_size.pmax",
+)
+declare(
+    "nki.constant_file",
+    "The file of a shared constant does not exist.",
+    rule="shared_constant takes an array or the path of a .npy file",
+    fix="check the path",
+)
+
+sbuf = MemoryRegion.sbuf
+psum = MemoryRegion.psum
+private_hbm = MemoryRegion.private_hbm
+hbm = MemoryRegion.private_hbm
+shared_hbm = MemoryRegion.shared_hbm
+
+
+def region_of(buffer: MemoryRegion | str) -> MemoryRegion:
+    """The memory region named by a member or a string ("hbm" is private HBM)."""
+    if isinstance(buffer, MemoryRegion):
+        return buffer
+    names = {**MemoryRegion.__members__, "hbm": private_hbm}
+    if buffer not in names:
+        raise SpaceError(f"there is no memory `{buffer}`", code="nki.buffer")
+    return names[buffer]
+
+
+def is_hbm(buffer: MemoryRegion | str) -> bool:
+    """Whether `buffer` is device memory."""
+    return region_of(buffer) in (private_hbm, shared_hbm)
+
+
+def is_psum(buffer: MemoryRegion | str) -> bool:
+    """Whether `buffer` is PSUM."""
+    return region_of(buffer) is psum
+
+
+def is_sbuf(buffer: MemoryRegion | str) -> bool:
+    """Whether `buffer` is SBUF."""
+    return region_of(buffer) is sbuf
+
+
+def is_on_chip(buffer: MemoryRegion | str) -> bool:
+    """Whether `buffer` is SBUF or PSUM."""
+    return not is_hbm(buffer)
+
+
+def ndarray(shape, dtype, buffer=sbuf, name="", address=None) -> NkiTensor:
+    """A new, unwritten tensor.
+
+    `address` is `(first partition, byte within each partition)`; tensors with overlapping
+    addresses share memory.  Raises ShapeError for more than 128 partitions on chip.
+    """
+    session, region = current(), region_of(buffer)
+    shape = tuple(int(n) for n in shape)
+    pmax = int(session.chip.core.partitions)
+    if region.space != "hbm" and shape and shape[0] > pmax:
+        raise ShapeError(
+            f"ndarray: {list(shape)} in {region.value} has {shape[0]} partitions, "
+            f"at most {pmax} exist",
+            code="nki.partitions",
+            fix=f"cut the first dimension into {-(-shape[0] // pmax)} tiles of at most {pmax}",
+        )
+    kind = "output" if region is shared_hbm else "temp"
+    partition, start = (0, None) if address is None else (int(address[0]), int(address[1]))
+    made = session.buffer(
+        region.space,
+        shape,
+        as_dtype(dtype),
+        name=name,
+        kind=kind,
+        partition=partition,
+        address=start,
+    )
+    session.machine.allocate(made)
+    return whole(session, made, region)
+
+
+def full(shape, fill_value, dtype, buffer=sbuf, name="") -> NkiTensor:
+    """A new tensor filled with one value (HBM tensors are filled through an SBUF tile)."""
+    made = ndarray(shape, dtype, buffer, name)
+    fill(made, fill_value)
+    return made
+
+
+def fill(tensor: NkiTensor, value) -> None:
+    """Write `value` everywhere in a tensor of any memory."""
+    if is_on_chip(tensor.buffer):
+        nisa.memset(tensor, value)
+        return
+    pmax = int(current().chip.core.partitions)
+    flat = tensor.reshape((tensor.size,))
+    step = min(tensor.size, pmax * 2048)
+    columns = -(-step // pmax)
+    tile = ndarray((pmax, columns), tensor.dtype, sbuf)
+    nisa.memset(tile, value)
+    for start in range(0, tensor.size, step):
+        count = min(step, tensor.size - start)
+        rows, rest = divmod(count, columns)
+        if rows:
+            part = flat[start : start + rows * columns]
+            nisa.dma_copy(part.reshape((rows, columns)), tile[0:rows, :])
+        if rest:
+            part = flat[start + rows * columns : start + count]
+            nisa.dma_copy(part.reshape((1, rest)), tile[0:1, 0:rest])
+
+
+def zeros(shape, dtype, buffer=sbuf, name="") -> NkiTensor:
+    """A new tensor of zeros."""
+    return full(shape, 0, dtype, buffer, name)
+
+
+def ones(shape, dtype, buffer=sbuf, name="") -> NkiTensor:
+    """A new tensor of ones."""
+    return full(shape, 1, dtype, buffer, name)
+
+
+def empty_like(x: NkiTensor, dtype=None, buffer=None, name="") -> NkiTensor:
+    """A new, unwritten tensor of the shape (and dtype and memory) of `x`."""
+    return ndarray(x.shape, dtype or x.dtype, buffer or x.buffer, name)
+
+
+def zeros_like(x: NkiTensor, dtype=None, buffer=None, name="") -> NkiTensor:
+    """A new tensor of zeros of the shape (and dtype and memory) of `x`."""
+    return zeros(x.shape, dtype or x.dtype, buffer or x.buffer, name)
+
+
+def load(src: NkiTensor, dtype=None) -> NkiTensor:
+    """A new SBUF tile with the values of an HBM tensor; dimension 0 becomes partitions."""
+    if src.ndim == 1:
+        src = src.expand_dim(0)
+    tile = ndarray(src.shape, dtype or src.dtype, sbuf)
+    nisa.dma_copy(tile, src)
+    return tile
+
+
+def store(dst: NkiTensor, value: NkiTensor) -> None:
+    """Write an on-chip tile to an HBM tensor (PSUM goes through SBUF)."""
+    if value.buffer is psum:
+        copied = ndarray(value.shape, dst.dtype, sbuf)
+        nisa.tensor_copy(copied, value)
+        value = copied
+    nisa.dma_copy(dst, value)
+
+
+def load_transpose2d(src: NkiTensor, dtype=None) -> NkiTensor:
+    """A new SBUF tile [N, M] holding the transpose of an HBM tensor [M, N] (N ≤ 128)."""
+    rows, columns = src.shape
+    kind = as_dtype(dtype or src.dtype)
+    if kind != src.dtype:
+        return _cast_tile(load_transpose2d(src), kind)
+    tile = ndarray((columns, rows), kind, sbuf)
+    if kind.itemsize == 2:
+        nisa.dma_transpose(tile, src)
+    else:
+        # The DMA transposer takes 2- and 4-byte elements; a strided copy serves any.
+        nisa.dma_copy(tile, src.permute((1, 0)))
+    return tile
+
+
+def _cast_tile(tile: NkiTensor, kind) -> NkiTensor:
+    made = ndarray(tile.shape, kind, sbuf)
+    nisa.tensor_copy(made, tile)
+    return made
+
+
+def shared_constant(constant: Any) -> NkiTensor:
+    """An HBM tensor holding data known when the kernel is built (an array or a .npy path)."""
+    session = current()
+    if isinstance(constant, str | os.PathLike):
+        if not os.path.isfile(constant):
+            raise MissingFileError(f"no constant file {constant}", code="nki.constant_file")
+        constant = np.load(constant, allow_pickle=False)
+    data = np.ascontiguousarray(constant)
+    made = session.buffer("hbm", data.shape or (1,), as_dtype(data.dtype), kind="constant")
+    session.builder.constants[made] = data
+    session.machine.adopt(made, data.copy())
+    return whole(session, made, shared_hbm)
+
+
+def shared_identity_matrix(n, dtype=uint8, dst: NkiTensor | None = None) -> NkiTensor:
+    """The n × n identity in SBUF; one constant for each size and dtype of a program."""
+    session, kind = current(), as_dtype(dtype)
+    data = numerics.encode(np.eye(n, dtype=float32.storage), kind)
+    known = [
+        buffer
+        for buffer, held in session.builder.constants.items()
+        if buffer.dtype == kind and held.shape == data.shape and np.array_equal(held, data)
+    ]
+    source = whole(session, known[0], shared_hbm) if known else shared_constant(data)
+    tile = dst if dst is not None else ndarray((n, n), kind, sbuf)
+    nisa.dma_copy(tile, source)
+    return tile
+
+
+def ds(start, size) -> DynamicSlice:
+    """`size` positions from `start`; `start` may be known only on the device."""
+    return DynamicSlice(start, size)
+
+
+def device_print(print_prefix: str, tensor: NkiTensor) -> None:
+    """Print a tile's values now, with a prefix."""
+    print(f"{print_prefix} {tensor!r}")
+
+
+def program_id(axis: int = 0) -> int:
+    """Index of this program instance along an axis of the launch grid."""
+    return current().program_ids[axis]
+
+
+def num_programs(axes: int | tuple[int, ...] = 0) -> int:
+    """Number of program instances along the axes of the launch grid."""
+    grid = current().grid
+    total = 1
+    for axis in axes if isinstance(axes, tuple | list) else (axes,):
+        total *= grid[axis]
+    return total
+
+
+def program_ndim() -> int:
+    """Number of axes of the launch grid; 0 when the kernel was called without one."""
+    grid = current().grid
+    return 0 if grid == (1,) else len(grid)
+
+
+class _TileSize:
+    """Tile limits of the current target, from its hardware facts."""
+
+    @property
+    def _core(self):
+        from opentrn.nki.session import current_chip
+
+        return current_chip().core
+
+    @property
+    def _chip(self):
+        from opentrn.nki.session import current_chip
+
+        return current_chip()
+
+    @property
+    def pmax(self) -> int:
+        """Largest partition dimension."""
+        return int(self._core.partitions)
+
+    @property
+    def psum_bank_fmax(self) -> int:
+        """float32 elements of one PSUM bank in a partition."""
+        return int(self._core.psum_bank) // 4
+
+    psum_fmax = psum_bank_fmax
+
+    @property
+    def psum_bank_fmax_bytes(self) -> int:
+        """Bytes of one PSUM bank in a partition."""
+        return int(self._core.psum_bank)
+
+    @property
+    def psum_num_banks(self) -> int:
+        """PSUM banks of a partition."""
+        return int(self._core.psum_banks)
+
+    @property
+    def gemm_stationary_fmax(self) -> int:
+        """Largest free dimension of a stationary matmul operand."""
+        return int(self._chip.tensor.stationary_free)
+
+    @property
+    def gemm_moving_fmax(self) -> int:
+        """Largest free dimension of a moving matmul operand."""
+        return int(self._chip.tensor.moving_free)
+
+    @property
+    def bn_stats_fmax(self) -> int:
+        """Largest free dimension of bn_stats."""
+        return int(self._chip.vector.bn_stats_free)
+
+    @property
+    def psum_min_align(self) -> int:
+        """Smallest alignment of a PSUM address in bytes."""
+        return int(self._core.psum_alignment)
+
+    @property
+    def sbuf_min_align(self) -> int:
+        """Smallest alignment of an SBUF address in bytes."""
+        return int(self._core.sbuf_alignment)
+
+    @property
+    def sbuf_size_bytes(self) -> int:
+        """SBUF bytes of all partitions together."""
+        return int(self._core.sbuf_partition) * self.pmax
+
+    @property
+    def sbuf_fmax_bytes(self) -> int:
+        """Usable SBUF bytes of a partition."""
+        return int(self._core.sbuf_usable)
+
+    total_available_sbuf_size = sbuf_fmax_bytes
+
+    @property
+    def sbuf_fmax(self) -> int:
+        """Usable SBUF of a partition in float32 elements."""
+        return int(self._core.sbuf_usable) // 4
+
+
+tile_size = _TileSize()

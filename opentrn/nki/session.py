@@ -1,0 +1,145 @@
+"""The kernel being run: its machine, the program it records, its place in the launch grid.
+
+`nki` functions are free functions, so the session they belong to is held in a context variable:
+set by `run`, read by every call, never a module global.
+"""
+
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Iterator
+
+from opentrn.base import UsageError, declare, user_line
+from opentrn.hw import target as find_target
+from opentrn.isa import Buffer, Builder, Instruction, Program
+from opentrn.sim import Finding, Machine, Strict
+
+declare(
+    "nki.outside_kernel",
+    "An nki function was called outside a kernel.",
+    rule="nki.language and nki.isa functions record instructions of the kernel that is running",
+    fix="call it from a function decorated with @nki.jit",
+)
+
+DEFAULT_TARGET = "trn2"
+_TARGET: ContextVar[str] = ContextVar("opentrn_target", default=DEFAULT_TARGET)
+_STRICT: ContextVar[Strict | None] = ContextVar("opentrn_strict", default=None)
+_CURRENT: ContextVar["Session | None"] = ContextVar("opentrn_session", default=None)
+_WATCHERS: ContextVar[tuple[list, ...]] = ContextVar("opentrn_watchers", default=())
+
+
+@dataclass(slots=True)
+class Session:
+    """One program instance of a running kernel.
+
+    `program_ids` and `grid` are its place and the sizes of the launch grid; `recording_only`
+    counts the enclosing device loops that do not run.
+    """
+
+    name: str
+    chip: Any
+    machine: Machine
+    builder: Builder
+    program_ids: tuple[int, ...] = (0,)
+    grid: tuple[int, ...] = (1,)
+    recording_only: int = 0
+
+    def issue(self, instruction: Instruction) -> None:
+        """Run the instruction now and record it (in a loop of no iterations, only record)."""
+        if not self.recording_only:
+            self.machine.execute(instruction)
+        self.builder.body.append(instruction)
+
+    def buffer(self, space: str, shape, dtype, **more) -> Buffer:
+        """A new buffer of this program, at the user's line."""
+        return self.builder.buffer(space, shape, dtype, where=user_line(), **more)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one kernel call did: outputs in the caller's kind, the program, what was noticed."""
+
+    name: str
+    outputs: Any
+    program: Program
+    chip: Any
+    findings: tuple[Finding, ...]
+
+
+def current() -> Session:
+    """The running session; UsageError outside a kernel."""
+    session = _CURRENT.get()
+    if session is None:
+        raise UsageError(
+            "this nki function needs a running kernel",
+            code="nki.outside_kernel",
+            rule="nki.language and nki.isa functions record instructions of the running kernel",
+            fix="call it from a function decorated with @nki.jit",
+        )
+    return session
+
+
+def running() -> bool:
+    """Whether a kernel is running in this context."""
+    return _CURRENT.get() is not None
+
+
+@contextmanager
+def entered(session: Session) -> Iterator[Session]:
+    """Make `session` the current one inside the block."""
+    token = _CURRENT.set(session)
+    try:
+        yield session
+    finally:
+        _CURRENT.reset(token)
+
+
+@contextmanager
+def use_target(name: str) -> Iterator[Any]:
+    """Run kernels for this chip inside the block; UnknownNameError for an unknown name."""
+    chip = find_target(name)
+    token = _TARGET.set(chip.name)
+    try:
+        yield chip
+    finally:
+        _TARGET.reset(token)
+
+
+@contextmanager
+def use_strict(strict: Strict) -> Iterator[None]:
+    """Run kernels under these checks inside the block."""
+    token = _STRICT.set(strict)
+    try:
+        yield
+    finally:
+        _STRICT.reset(token)
+
+
+def current_chip():
+    """The chip of the running kernel, or the chosen target outside one."""
+    session = _CURRENT.get()
+    return session.chip if session is not None else find_target(_TARGET.get())
+
+
+def new_machine(chip) -> Machine:
+    """A machine under the checks in force."""
+    return Machine(chip, _STRICT.get())
+
+
+@contextmanager
+def watch() -> Iterator[list[Run]]:
+    """Collect the `Run` of every kernel called inside the block, in order."""
+    runs: list[Run] = []
+    token = _WATCHERS.set((*_WATCHERS.get(), runs))
+    try:
+        yield runs
+    finally:
+        _WATCHERS.reset(token)
+
+
+def report(run: Run) -> None:
+    """Hand a finished run to whoever watches."""
+    for watcher in _WATCHERS.get():
+        watcher.append(run)
+
+

@@ -1,0 +1,267 @@
+"""`NkiTensor`: the tensor a kernel holds, a view of a buffer of the running program."""
+
+import operator
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from opentrn.base import DType, UsageError, declare
+from opentrn.base import dtype as as_dtype
+from opentrn.isa import Register, View, operand_form
+
+declare(
+    "nki.operand",
+    "An instruction was given something that is not a tile.",
+    rule="operands are NkiTensors (nl.ndarray and views of it), numbers where allowed, registers",
+    fix="allocate a tile with nl.ndarray and load the data into it",
+)
+declare(
+    "nki.counter",
+    "The counter of a device loop was used as a Python number.",
+    rule="the body of a device loop is built once, for every value of the counter",
+    fix="use the counter as scalar_offset or in nl.ds, or a static range",
+)
+declare(
+    "nki.assign",
+    "A tile was assigned with `tile[...] = value`.",
+    rule="NKI 0.6 instructions write through `dst=`; indexing makes views",
+    fix="use nisa.tensor_copy(dst=tile[...], src=value), nl.store for HBM",
+)
+
+
+class MemoryRegion(Enum):
+    """Where a tensor lives."""
+
+    sbuf = "sbuf"
+    psum = "psum"
+    private_hbm = "private_hbm"
+    shared_hbm = "shared_hbm"
+
+    @property
+    def space(self) -> str:
+        """The memory space of `isa.Buffer`."""
+        return self.value if self in (MemoryRegion.sbuf, MemoryRegion.psum) else "hbm"
+
+
+class NKIObject:
+    """Base class for kernel configuration objects: keyword arguments become attributes."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        for name, value in kwargs.items():
+            setattr(self, name, value)
+
+
+class Handle:
+    """Keeps a buffer's simulated memory alive as long as some tensor can reach it."""
+
+    __slots__ = ("buffer", "machine", "region")
+
+    def __init__(self, machine, buffer, region: MemoryRegion):
+        self.machine, self.buffer, self.region = machine, buffer, region
+
+    def __del__(self):
+        # HBM outputs are read after the kernel returned; on-chip tiles may go back to the pool.
+        if self.buffer.on_chip:
+            self.machine.release(self.buffer)
+
+
+class VirtualRegister(Register):
+    """A 32-bit register of an engine, as `nisa.register_alloc` returns it."""
+
+    __slots__ = ("loop", "machine")
+
+    def __init__(self, number: int, machine, name: str = "", loop: bool = False):
+        super().__init__(number, name)
+        self.machine, self.loop = machine, loop
+
+    def __int__(self) -> int:
+        """The value it holds now; refused for loop counters, which the device alone knows."""
+        if self.loop:
+            raise UsageError(
+                "the counter of a device loop was used as a Python number",
+                code="nki.counter",
+                rule="the body of a device loop is built once, for every value of the counter",
+                fix="use the counter as scalar_offset or in nl.ds, or a static range",
+            )
+        return self.machine.register(self)
+
+    __index__ = __int__
+
+    def __bool__(self) -> bool:
+        return int(self) != 0
+
+    def __repr__(self) -> str:
+        held = self.machine.registers.get(self.number, "unset")
+        return f"VirtualRegister({self.name or self.number} = {held})"
+
+
+def _runtime(index: Any) -> Any:
+    """What isa.View takes for an index: views for tensors, registers as they are."""
+    return index._view if isinstance(index, NkiTensor) else index
+
+
+def _key(key: Any) -> Any:
+    if isinstance(key, tuple):
+        return tuple(_runtime(k) for k in key)
+    return _runtime(key)
+
+
+class NkiTensor(NKIObject):
+    """A tensor in SBUF, PSUM or HBM: shape, dtype and an access pattern over its storage.
+
+    Every view method returns a new tensor over the same memory.  Constraints and errors are those
+    of `isa.View` (codes `view.<method>`).
+    """
+
+    __slots__ = ("_form", "_handle", "_view")
+
+    def __init__(self, view: View, handle: Handle):
+        self._view, self._handle, self._form = view, handle, None
+
+    # ------------------------------------------------------------ facts
+
+    shape = property(lambda self: self._view.shape, doc="Sizes of the dimensions.")
+    strides = property(lambda self: self._view.strides, doc="Element strides of the dimensions.")
+    offset = property(lambda self: self._view.offset, doc="First element in the storage.")
+    dtype = property(lambda self: self._view.dtype, doc="Element type.")
+    ndim = property(lambda self: self._view.ndim, doc="Number of dimensions.")
+    size = property(lambda self: self._view.size, doc="Number of elements.")
+    name = property(lambda self: self._view.buffer.name, doc="Name given at allocation.")
+    buffer = property(lambda self: self._handle.region, doc="Memory region.")
+
+    def is_contiguous(self) -> bool:
+        """Whether the view is dense in row-major order (within a partition on chip)."""
+        return self._view.is_contiguous()
+
+    def get_pattern(self) -> list[list[int]]:
+        """The access pattern `[[stride, count], ...]`."""
+        return self._view.pattern()
+
+    def is_indirect(self) -> bool:
+        """Whether an index known only on the device takes part."""
+        return self._view.is_indirect()
+
+    def form(self):
+        """What instruction checks and costs may know of this operand (`isa.OperandForm`)."""
+        if self._form is None:
+            self._form = operand_form(self._view)
+        return self._form
+
+    # ------------------------------------------------------------ views
+
+    def _with(self, view: View) -> "NkiTensor":
+        return NkiTensor(view, self._handle)
+
+    def __getitem__(self, key) -> "NkiTensor":
+        """NumPy-style indexing; see `isa.View.at`."""
+        if type(key) is tuple and not any(isinstance(k, NkiTensor) for k in key):
+            return NkiTensor(self._view.at(key), self._handle)
+        return NkiTensor(self._view.at(_key(key)), self._handle)
+
+    def __setitem__(self, key, value):
+        """Refused: NKI 0.6 has no tile assignment."""
+        raise UsageError(
+            "a tile cannot be assigned with `[...] =`",
+            code="nki.assign",
+            rule="NKI 0.6 instructions write through `dst=`; indexing makes views",
+            fix="use nisa.tensor_copy(dst=tile[...], src=value), or nl.store for HBM",
+        )
+
+    def slice(self, dim: int, start: int, end: int, step: int = 1) -> "NkiTensor":
+        """Positions of one dimension."""
+        return self._with(self._view.slice(dim, start, end, step))
+
+    def select(self, dim: int, index) -> "NkiTensor":
+        """One position of a dimension, which is removed; the index may be a tensor."""
+        return self._with(self._view.select(dim, _runtime(index)))
+
+    def vector_select(self, dim: int, vector_offset: "NkiTensor") -> "NkiTensor":
+        """A row for each partition, by a vector of indices."""
+        return self._with(self._view.vector_select(dim, _runtime(vector_offset)))
+
+    def permute(self, dims) -> "NkiTensor":
+        """The dimensions in another order."""
+        return self._with(self._view.permute(dims))
+
+    def broadcast(self, dim: int, size: int) -> "NkiTensor":
+        """Repeat a dimension of size 1."""
+        return self._with(self._view.broadcast(dim, size))
+
+    def expand_dim(self, dim: int) -> "NkiTensor":
+        """Insert a dimension of size 1."""
+        return self._with(self._view.expand_dim(dim))
+
+    def squeeze_dim(self, dim: int) -> "NkiTensor":
+        """Remove a dimension of size 1."""
+        return self._with(self._view.squeeze_dim(dim))
+
+    def reshape_dim(self, dim: int, shape) -> "NkiTensor":
+        """Split one dimension."""
+        return self._with(self._view.reshape_dim(dim, shape))
+
+    def flatten_dims(self, start_dim: int, end_dim: int) -> "NkiTensor":
+        """Merge dimensions `start_dim` to `end_dim` (inclusive)."""
+        return self._with(self._view.flatten_dims(start_dim, end_dim))
+
+    def reshape(self, shape) -> "NkiTensor":
+        """Another shape of the same elements."""
+        return self._with(self._view.reshape(shape))
+
+    def rearrange(self, src_pattern, dst_pattern, fixed_sizes=None) -> "NkiTensor":
+        """Split, reorder and merge by names."""
+        return self._with(self._view.rearrange(src_pattern, dst_pattern, fixed_sizes))
+
+    def ap(
+        self,
+        pattern,
+        offset=None,
+        scalar_offset=None,
+        vector_offset=None,
+        indirect_dim=0,
+        dtype=None,
+    ) -> "NkiTensor":
+        """An explicit access pattern over the storage."""
+        made = self._view.ap(
+            pattern,
+            offset,
+            _runtime(scalar_offset),
+            _runtime(vector_offset),
+            indirect_dim,
+            None if dtype is None else as_dtype(dtype),
+        )
+        return self._with(made)
+
+    def view(self, dtype: DType) -> "NkiTensor":
+        """The same bytes as another dtype."""
+        return self._with(self._view.view(as_dtype(dtype)))
+
+    reinterpret_cast = view
+
+    def indirect(self, index: "NkiTensor", num_elem: int | None = None) -> "NkiTensor":
+        """Columns chosen by an index tile (NeuronCore-v4 and later)."""
+        return self._with(self._view.indirect(_runtime(index), num_elem))
+
+    # ------------------------------------------------------------ looking at values
+
+    def numpy(self) -> np.ndarray:
+        """A copy of the values now, in the dtype's storage type (a debugging aid)."""
+        from opentrn.base import numerics
+
+        values = self._handle.machine.value(self._view)
+        return numerics.encode(values, self.dtype)
+
+    def __repr__(self) -> str:
+        head = f"NkiTensor({self.name or '?'} {list(self.shape)} {self.dtype}"
+        body = np.array2string(self._handle.machine.value(self._view), threshold=16)
+        return f"{head} in {self.buffer.value})\n{body}"
+
+
+class DynamicSlice:
+    """`nl.ds(start, size)`: `size` positions from `start`, which may be a register or tensor."""
+
+    __slots__ = ("size", "start")
+
+    def __init__(self, start, size):
+        self.start = _runtime(start)
+        self.size = operator.index(size)
