@@ -223,6 +223,13 @@ def _region(view: Any) -> tuple:
     """
     steps, index = view.steps, view.index
     size = view.dtype.itemsize
+    if index is None and len(steps) == 2 and view.buffer.on_chip:
+        # the common tile, one dense row in consecutive partitions, without the general machinery
+        (stride, rows), (step, columns) = steps
+        if step == 1 and stride == view.pitch:
+            first, start = divmod(view.offset, stride)
+            run = columns * size
+            return first, first + rows, (), start * size, start * size + run, run, ()
     parts: Steps = ()
     free, offset = steps, view.offset
     extra: Steps = ()

@@ -3,7 +3,7 @@
 from math import prod
 
 from opentrn.base import DType, ShapeError, SpaceError, Where
-from opentrn.isa.index import refuse
+from opentrn.isa.index import integers, refuse
 
 SPACES = ("hbm", "sbuf", "psum")
 
@@ -44,7 +44,8 @@ class Buffer:
         partition: int = 0,
         kind: str = "temp",
     ):
-        self.id, self.space, self.shape, self.dtype = id, space, tuple(shape), dtype
+        self.id, self.space, self.dtype = id, space, dtype
+        self.shape = integers("buffer", shape)
         self.name, self.where, self.kind = name, where, kind
         self.address, self.partition = address, partition
         if space not in SPACES or not self.shape or any(n < 1 for n in self.shape):

@@ -67,6 +67,21 @@ def refuse(kind: type, method: str, what: str, rule: str, fix: str) -> None:
     raise kind(f"{method}: {what}", rule=rule, fix=fix, code=f"view.{method}")
 
 
+def integers(method: str, values: Any) -> tuple[int, ...]:
+    """`values` as plain integers; UsageError when one is not (64 / 2 is a float)."""
+    try:
+        return tuple([operator.index(v) for v in values])
+    except TypeError:
+        refuse(
+            UsageError,
+            method,
+            f"{values!r} are no integers",
+            "sizes, positions and steps are integers",
+            "divide with //, and pass a tuple of integers",
+        )
+        raise
+
+
 def hbm_only(method: str, view: Any) -> None:
     """Refuse a gather from a view on chip (SpaceError)."""
     if view.buffer.on_chip:
@@ -227,12 +242,15 @@ def _slice_bounds(key: slice, dim: int, count: int) -> tuple[int, int, int]:
 
 
 def _integer(x: Any) -> int:
-    try:
-        return operator.index(x)
-    except TypeError:
-        fix = "use nl.ds(start, size) for a runtime start" if is_runtime(x) else "use an integer"
-        refuse(UsageError, "index", f"{x!r} is not an integer", "slice bounds are integers", fix)
-        raise
+    if is_runtime(x):
+        refuse(
+            UsageError,
+            "index",
+            f"{x!r} as a bound of a slice",
+            "the bounds of a slice are integers",
+            "use nl.ds(start, size) for a start known at run time",
+        )
+    return integers("index", (x,))[0]
 
 
 class _Keys:

@@ -4,7 +4,7 @@ from math import prod
 from typing import Any
 
 from opentrn.base import ShapeError, UsageError
-from opentrn.isa.index import refuse
+from opentrn.isa.index import integers, refuse
 
 Steps = tuple[tuple[int, int], ...]
 
@@ -77,7 +77,7 @@ def reshaped(steps: Steps, shape: tuple[int, ...]) -> Steps | None:
 
 def fill_unknown(method: str, shape: Any, total: int) -> tuple[int, ...]:
     """Replace one -1 in `shape` so that its product is `total`; ShapeError when it cannot be."""
-    shape = tuple(shape)
+    shape = integers(method, shape)
     if shape.count(-1) == 1:
         known = -prod(shape)
         if known > 0 and total % known == 0:

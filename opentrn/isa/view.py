@@ -18,6 +18,7 @@ from opentrn.isa.index import (
     Indirect,
     check_runtime,
     hbm_only,
+    integers,
     is_runtime,
     is_view,
     needs_copy,
@@ -238,6 +239,8 @@ class View:
     def slice(self, dim: int, start: int, end: int, step: int = 1) -> "View":
         """Positions start, start + step, … below `end` of one dimension."""
         stride, count = self._step("slice", dim)
+        if type(start) is not int or type(end) is not int or type(step) is not int:
+            start, end, step = integers("slice", (start, end, step))
         if not 0 <= start < end <= count:
             refuse(
                 BoundsError,
@@ -262,6 +265,7 @@ class View:
         stride, count = self._step("select", dim)
         if is_runtime(index):
             return self._select_at_run_time(dim, index)
+        (index,) = integers("select", (index,))
         if not 0 <= index < count:
             refuse(
                 BoundsError,
@@ -347,7 +351,7 @@ class View:
 
     def permute(self, dims: tuple[int, ...]) -> "View":
         """The dimensions in the order `dims`; on chip (and after vector_select) dims[0] is 0."""
-        dims = tuple(dims)
+        dims = integers("permute", dims)
         if sorted(dims) != list(range(self.ndim)):
             refuse(
                 ShapeError,
@@ -367,6 +371,7 @@ class View:
     def broadcast(self, dim: int, size: int) -> "View":
         """Repeat a dimension of size 1 `size` times (stride 0)."""
         _, count = self._step("broadcast", dim)
+        (size,) = integers("broadcast", (size,))
         if count != 1 or size < 1:
             refuse(
                 ShapeError,
@@ -443,7 +448,7 @@ class View:
 
     def reshape(self, shape: tuple[int, ...]) -> "View":
         """The same elements in the same order with other sizes; the partitions stay."""
-        shape, index = tuple(shape), self.index
+        shape, index = integers("reshape", shape), self.index
         if any(n < 1 for n in shape) or prod(shape) != self.size:
             refuse(
                 ShapeError,
