@@ -54,7 +54,8 @@ wheel: setup  ## Build the wheel, install it into an empty environment and run t
 	$(PY) -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
 	@set -e; home=$$(mktemp -d); trap 'rm -rf "$$home"' EXIT; \
 	"$(PYTHON)" -m venv "$$home/venv"; \
-	"$$home/venv/bin/python" -m pip install --quiet --disable-pip-version-check dist/opentrn-*.whl pytest; \
+	"$$home/venv/bin/python" -m pip install --quiet --disable-pip-version-check \
+		--constraint requirements.lock dist/opentrn-*.whl pytest; \
 	mkdir "$$home/tests"; cp -R tests/tiny tests/conftest.py "$$home/tests/"; cd "$$home"; \
 	"$$home/venv/bin/python" -m pytest --rootdir "$$home" --import-mode=importlib -W error tests/tiny
 	@ls -l dist
