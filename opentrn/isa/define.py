@@ -357,6 +357,10 @@ class Instr:
         """Whether `run` returns values the output dtype already holds: a move, no arithmetic."""
         return False
 
+    def ignored(self) -> list[tuple[str, str]]:
+        """`[(operand, reason), …]`: operands given that have no effect, for a finding."""
+        return []
+
     def tiles(self) -> list[tuple[str, OperandForm]]:
         """The memory operands given, by name."""
         pairs = zip(self.operand_names, self.given, strict=True)
