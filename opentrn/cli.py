@@ -334,7 +334,8 @@ def _doctor_lines(report: dict[str, Any]) -> Iterator[str]:
     yield "extras"
     for name, extra in report["extras"].items():
         yield f"  {name:12} {extra['adds']}" + ("" if extra["built"] else " (not built yet)")
-        yield f"  {'':12} {_extra_state(extra)}"
+        if extra["built"]:
+            yield f"  {'':12} {_extra_state(extra)}"
     yield ""
     yield from (report["problems"] or ["No problem found."])
 
@@ -343,8 +344,6 @@ def _extra_state(extra: dict[str, Any]) -> str:
     packages = extra["packages"]
     have = ", ".join(f"{name} {version}" for name, version in packages.items() if version)
     lack = ", ".join(name for name, version in packages.items() if not version)
-    if not extra["built"]:
-        return f"installing it changes nothing yet{': ' * bool(have)}{have}"
     if not lack:
         return f"installed: {have}"
     return f"{extra['install']}   ({'also ' if have else ''}brings {lack})"
