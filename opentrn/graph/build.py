@@ -112,10 +112,10 @@ class Builder:
 
     def mean(self, x: Value, axes: Any, keep: bool = False) -> Value:
         """Mean over axes, summed in float32 and rounded once."""
-        wide = x if x.dtype == "float64" else self.convert(x, dtype="float32")
+        wide = x if x.dtype == "float64" else self.cast(x, "float32")
         total = self.sum(wide, axes, keep)
         share = count(total.shape) / max(x.size, 1)
-        return self.convert(total * share, dtype=x.dtype)
+        return self.cast(total * share, x.dtype)
 
     def _kept(self, x: Value, reduced: Value, keep: bool, axes: Any) -> Value:
         if not keep:

@@ -117,7 +117,7 @@ class Attention(Composite):
         mixed = g.dot_general(weights, v, lhs_contracting=q.rank - 1, rhs_contracting=q.rank - 2,
                               lhs_batch=lead, rhs_batch=lead)
         divisor = g.broadcast_in_dim(total, shape=mixed.shape, dimensions=lines)
-        return g.convert(mixed / divisor, dtype=query.dtype)
+        return g.cast(mixed / divisor, query.dtype)
 
     def _masked(self, g: Builder, scores: Value, *mask: Value) -> Value:
         if mask:

@@ -56,7 +56,7 @@ class Activation(Composite, abstract=True):
 
 def widen(g: Builder, x: Value) -> Value:
     """Narrow floats as float32."""
-    return x if x.dtype == "float64" else g.convert(x, dtype="float32")
+    return x if x.dtype == "float64" else g.cast(x, "float32")
 
 
 class Gelu(Activation):
@@ -78,7 +78,7 @@ class Gelu(Activation):
             phi = g.tanh((x + cube * 0.044715) * math.sqrt(2.0 / math.pi))
         else:
             phi = g.erf(x * math.sqrt(0.5))
-        return g.convert(x * 0.5 * (phi + 1.0), dtype=operand.dtype)
+        return g.cast(x * 0.5 * (phi + 1.0), operand.dtype)
 
 
 class Silu(Activation):
@@ -93,7 +93,7 @@ class Silu(Activation):
     def decompose(self, g: Builder, operand: Value) -> Value:
         """x·logistic(x)"""
         x = widen(g, operand)
-        return g.convert(x * g.logistic(x), dtype=operand.dtype)
+        return g.cast(x * g.logistic(x), operand.dtype)
 
 
 class Softplus(Activation):
@@ -109,7 +109,7 @@ class Softplus(Activation):
         """max(x, 0) + log(1 + exp(-|x|))"""
         x = widen(g, operand)
         tail = g.log_plus_one(g.exponential(g.negate(g.abs(x))))
-        return g.convert(g.maximum(x, 0.0) + tail, dtype=operand.dtype)
+        return g.cast(g.maximum(x, 0.0) + tail, operand.dtype)
 
 
 class AlongAxis(Composite, abstract=True):
@@ -153,7 +153,7 @@ class Softmax(AlongAxis):
         top = g.reduce(x, kind="maximum", dimensions=self.axis)
         grown = g.exponential(x - _spread(g, top, self.axis, x.shape))
         total = g.reduce(grown, kind="add", dimensions=self.axis)
-        return g.convert(grown / _spread(g, total, self.axis, x.shape), dtype=operand.dtype)
+        return g.cast(grown / _spread(g, total, self.axis, x.shape), operand.dtype)
 
 
 class LogSoftmax(AlongAxis):
@@ -177,7 +177,7 @@ class LogSoftmax(AlongAxis):
         top = g.reduce(x, kind="maximum", dimensions=self.axis)
         moved = x - _spread(g, top, self.axis, x.shape)
         total = g.log(g.reduce(g.exponential(moved), kind="add", dimensions=self.axis))
-        return g.convert(moved - _spread(g, total, self.axis, x.shape), dtype=operand.dtype)
+        return g.cast(moved - _spread(g, total, self.axis, x.shape), operand.dtype)
 
 
 class Norm(Composite, abstract=True):
@@ -249,7 +249,7 @@ class LayerNorm(Norm):
             result = result * self._tail(g, rest[0], x)
         if len(rest) > 1:
             result = result + self._tail(g, rest[1], x)
-        return g.convert(result, dtype=operand.dtype)
+        return g.cast(result, operand.dtype)
 
 
 class RmsNorm(Norm):
@@ -276,4 +276,4 @@ class RmsNorm(Norm):
         result = x * self._lead(g, g.rsqrt(square + self.epsilon), x)
         if rest:
             result = result * self._tail(g, rest[0], x)
-        return g.convert(result, dtype=operand.dtype)
+        return g.cast(result, operand.dtype)
