@@ -1,6 +1,15 @@
 """Every instruction defined once; programs made of them; the file that carries them."""
 
-from opentrn.isa import dma, registers, tensor
+from opentrn.isa import (
+    dma,
+    gpsimd,
+    registers,
+    scalar,
+    tensor,
+    vector,
+    vector_reduce,
+    vector_search,
+)
 from opentrn.isa.buffer import Buffer
 from opentrn.isa.define import (
     INSTRUCTIONS,
@@ -21,6 +30,7 @@ from opentrn.isa.enums import (
     oob_mode,
     reduce_cmd,
 )
+from opentrn.isa.explanations import explain
 from opentrn.isa.index import Indirect
 from opentrn.isa.operands import (
     REQUIRED,
@@ -28,8 +38,8 @@ from opentrn.isa.operands import (
     ImmediateForm,
     Operand,
     OperandForm,
-    RegisterForm,
     RegIn,
+    RegisterForm,
     RegOut,
     Transfer,
     Value,
@@ -65,8 +75,10 @@ __all__ = [
     "dma",
     "dma_engine",
     "engine",
+    "explain",
     "form",
     "freeze",
+    "gpsimd",
     "instruction_class",
     "legal_starts",
     "matmul_perf_mode",
@@ -75,7 +87,11 @@ __all__ = [
     "operand_form",
     "reduce_cmd",
     "registers",
+    "scalar",
     "signature",
     "tensor",
+    "vector",
+    "vector_reduce",
+    "vector_search",
     "view_of",
 ]
