@@ -100,6 +100,7 @@ class Loop:
     step: int = 1
     while_true: Register | None = None
     where: Where | None = None
+    local: list[Buffer] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -154,7 +155,7 @@ class Builder:
         self.constants: dict[Buffer, Any] = {}
         self.body: list[Instruction | Loop] = []
         self.registers = 0
-        self._open: list[list[Instruction | Loop]] = []
+        self._open: list[tuple[list[Instruction | Loop], int]] = []
 
     def buffer(self, space: str, shape, dtype, **more) -> Buffer:
         """Declare a buffer; it gets the next number of this program."""
@@ -174,13 +175,16 @@ class Builder:
 
     def open_loop(self) -> None:
         """Begin the body of a device loop: what follows belongs to it."""
-        self._open.append(self.body)
+        self._open.append((self.body, len(self.buffers)))
         self.body = []
 
-    def close_loop(self) -> list[Instruction | Loop]:
-        """End the innermost loop body and return it; the enclosing body is current again."""
-        body, self.body = self.body, self._open.pop()
-        return body
+    def close_loop(self, **loop) -> Loop:
+        """End the innermost loop body; the finished loop joins the enclosing body."""
+        body = self.body
+        self.body, first = self._open.pop()
+        made = Loop(body, local=self.buffers[first:], **loop)
+        self.body.append(made)
+        return made
 
     def program(self) -> Program:
         """The finished program."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from opentrn.base import NotBuiltError, UsageError, declare, numerics
-from opentrn.isa import Builder, Buffer
+from opentrn.isa import Buffer, Builder
 from opentrn.nki import arrays
 from opentrn.nki.session import (
     Run,
@@ -20,6 +20,7 @@ from opentrn.nki.session import (
     running,
 )
 from opentrn.nki.tensor import MemoryRegion, NkiTensor
+from opentrn.sim import one_blas_thread
 
 declare(
     "nki.output_space",
@@ -107,7 +108,7 @@ def run(kernel: Callable, *args: Any, **kwargs: Any) -> Run:
     session = Session(made.__name__, chip, machine, Builder(made.__name__, chip.name))
     session.grid = made.grid
     bound = inspect.signature(made.func).bind(*args, **kwargs)
-    with entered(session):
+    with entered(session), one_blas_thread():
         given = [
             _arguments(session, kind, name, value)
             for name, (kind, value) in _parts(made.func, bound).items()

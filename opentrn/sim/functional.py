@@ -365,13 +365,25 @@ class Machine:
         return run
 
     def _bind_loop(self, loop: Loop) -> Callable[[], None]:
-        body = self.bind_body(loop.body)
+        body = self._bind_iteration(loop)
         return lambda: self._run_loop(loop, body, None)
+
+    def _bind_iteration(self, loop: Loop) -> Callable[[], None]:
+        """One iteration: PSUM tiles made in the body begin as untouched by any matmul."""
+        body = self.bind_body(loop.body)
+        tiles = [self.storage(b) for b in loop.local if b.space == "psum"]
+
+        def iteration():
+            for tile in tiles:
+                tile.touched, tile.group_read = None, False
+            body()
+
+        return iteration if tiles else body
 
     def finish_loop(self, loop: Loop, low: int, high: int) -> None:
         """Run the iterations after the first, which ran while the body was recorded."""
         if low < high:
-            self._run_loop(loop, self.bind_body(loop.body), low + loop.step)
+            self._run_loop(loop, self._bind_iteration(loop), low + loop.step)
         else:
             self.trips.append((loop, 0))
 

@@ -4,7 +4,7 @@ from contextlib import contextmanager
 from typing import Any, Callable, Iterator
 
 from opentrn.base import UsageError, declare, user_line
-from opentrn.isa import Loop, Register
+from opentrn.isa import Register
 from opentrn.nki import isa as nisa
 from opentrn.nki.session import current
 from opentrn.nki.tensor import VirtualRegister
@@ -75,9 +75,13 @@ def dynamic_range(start, stop=None, step=1) -> Iterator[VirtualRegister]:
     low, high = _bounds(session, lower, upper)
     counter = VirtualRegister(session.builder.register().number, session.machine, "i", loop=True)
     yield from _record(session, counter, low, low < high)
-    body = session.builder.close_loop()
-    loop = Loop(body, counter, lower, upper, step, where=user_line())
-    session.builder.append(loop)
+    _finish(session, counter, lower, upper, step, low, high)
+
+
+def _finish(session, counter, lower, upper, step, low: int, high: int) -> None:
+    loop = session.builder.close_loop(
+        counter=counter, start=lower, stop=upper, step=step, where=user_line()
+    )
     session.machine.finish_loop(loop, low, high)
 
 
@@ -89,10 +93,7 @@ def fori_loop(lower, upper, body_fun: Callable, step=1) -> None:
     counter = VirtualRegister(session.builder.register().number, session.machine, "i", loop=True)
     for i in _record(session, counter, low, low < high):
         body_fun(i)
-    body = session.builder.close_loop()
-    loop = Loop(body, counter, lower, upper, step, where=user_line())
-    session.builder.append(loop)
-    session.machine.finish_loop(loop, low, high)
+    _finish(session, counter, lower, upper, step, low, high)
 
 
 def while_loop(init, body_fun: Callable) -> None:
@@ -110,7 +111,5 @@ def while_loop(init, body_fun: Callable) -> None:
         nisa.register_move(condition, result)
     finally:
         session.recording_only -= not runs
-    body = session.builder.close_loop()
-    loop = Loop(body, while_true=condition, where=user_line())
-    session.builder.append(loop)
+    loop = session.builder.close_loop(while_true=condition, where=user_line())
     session.machine.finish_loop(loop, 0, 1 if runs else 0)

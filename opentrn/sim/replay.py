@@ -1,0 +1,139 @@
+"""Run a recorded program again on new inputs: every instruction bound to memory once."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from opentrn.base import ShapeError, declare
+from opentrn.isa import Buffer, Instruction, Loop, Program, View
+from opentrn.sim.functional import Machine
+from opentrn.sim.memory import Storage
+from opentrn.sim.threads import one_blas_thread
+
+declare(
+    "sim.input",
+    "An input does not fit the program.",
+    rule="inputs have the number, shapes and dtypes the program was made for",
+    fix="pass arrays of the shapes and dtypes shown",
+)
+
+
+class Replay:
+    """A program bound to one machine's memory; call it with inputs to get outputs.
+
+    Checks ran when the program was recorded; a replay repeats only those that depend on values
+    (dynamic addresses).  On-chip tiles whose lives do not meet share host memory.
+    """
+
+    def __init__(self, program: Program, chip):
+        self.program, self.machine = program, Machine(chip)
+        self._reinterpreted = _reinterpreted(program)
+        for buffer in program.buffers:
+            if buffer.space == "hbm":
+                self._hbm(buffer)
+        self._steps = self._bind()
+        self._psum = [
+            storage
+            for buffer, storage in self.machine.storages.items()
+            if buffer.space == "psum"
+        ]
+
+    def _hbm(self, buffer: Buffer) -> None:
+        held = self.program.constants.get(buffer)
+        if held is None:
+            self.machine.allocate(buffer)
+        else:
+            self.machine.adopt(buffer, np.ascontiguousarray(held))
+
+    def _bind(self) -> list:
+        """Bind node by node; a tile's array serves the next tile once its last node is bound."""
+        body = self.program.body
+        last = _last_uses(body)
+        free: dict[tuple, list[np.ndarray]] = {}
+        steps = []
+        for number, node in enumerate(body):
+            buffers = _buffers(node)
+            for buffer in buffers:
+                if buffer not in self.machine.storages:
+                    self._tile(buffer, free)
+            if isinstance(node, Loop):
+                steps.append(self.machine.bind_body([node]))
+            else:
+                steps.append(self.machine.bind(node))
+            for buffer in buffers:
+                if buffer.on_chip and last[buffer] == number:
+                    storage = self.machine.storages[buffer]
+                    if not storage.raw:
+                        free.setdefault(_kind(buffer), []).append(storage.array)
+        return steps
+
+    def _tile(self, buffer: Buffer, free: dict) -> None:
+        raw = buffer in self._reinterpreted
+        known = free.get(_kind(buffer))
+        if known and not raw and buffer.address is None:
+            self.machine.storages[buffer] = Storage(buffer, known.pop(), False, written=True)
+        else:
+            self.machine.allocate(buffer, raw=raw).written = True
+
+    def __call__(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Outputs (storage dtypes) for these inputs; ShapeError when one does not fit."""
+        self._load(inputs)
+        for storage in self._psum:
+            storage.touched, storage.group_read = None, False
+        with one_blas_thread():
+            for step in self._steps:
+                step()
+        return [self.read(buffer) for buffer in self.program.outputs]
+
+    def _load(self, inputs: Sequence[np.ndarray]) -> None:
+        wanted = self.program.inputs
+        if len(inputs) != len(wanted):
+            raise ShapeError(
+                f"{self.program.name} takes {len(wanted)} inputs, {len(inputs)} were given",
+                code="sim.input",
+            )
+        for buffer, array in zip(wanted, inputs, strict=True):
+            if tuple(array.shape or (1,)) != buffer.shape or array.dtype != buffer.dtype.storage:
+                raise ShapeError(
+                    f"input `{buffer.name}` is {array.dtype}{list(array.shape)}",
+                    code="sim.input",
+                    rule=f"it must be {buffer.dtype}{list(buffer.shape)}",
+                )
+            held = self.machine.storages[buffer].array
+            flat = np.ascontiguousarray(array).reshape(-1)
+            np.copyto(held, flat.view(held.dtype))
+
+    def read(self, buffer: Buffer) -> np.ndarray:
+        """A copy of what an HBM buffer holds, in its storage dtype and shape."""
+        storage = self.machine.storages[buffer]
+        flat = storage.array.view(buffer.dtype.storage)
+        return np.array(flat.reshape(buffer.shape))
+
+
+def _kind(buffer: Buffer) -> tuple:
+    return buffer.shape[0], buffer.free, buffer.dtype
+
+
+def _buffers(node: Instruction | Loop) -> list[Buffer]:
+    if isinstance(node, Loop):
+        found = [b for inner in node.body for b in _buffers(inner)]
+    else:
+        found = [v.buffer for v in node.views()]
+    return list(dict.fromkeys(found))
+
+
+def _last_uses(body: list) -> dict[Buffer, int]:
+    return {buffer: n for n, node in enumerate(body) for buffer in _buffers(node)}
+
+
+def _reinterpreted(program: Program) -> set[Buffer]:
+    """Buffers that some view reads as another dtype: these are kept as bytes."""
+    found = set()
+    for instruction in program.instructions():
+        for view in instruction.views():
+            if type(view) is View and view.dtype != view.buffer.dtype:
+                found.add(view.buffer)
+    return found
+
+
+__all__ = ["Replay"]

@@ -1,0 +1,24 @@
+"""One BLAS thread for each simulated core.
+
+Matrix products of one tile are too small to share: with two spinning threads on a busy machine a
+128 × 512 product was measured 80 times slower.  Parallelism belongs across cores and processes.
+"""
+
+from contextlib import contextmanager
+from functools import cache
+from typing import Iterator
+
+from threadpoolctl import ThreadpoolController
+
+
+@cache
+def _controller() -> ThreadpoolController:
+    """The BLAS libraries loaded in this process (looked up once: it takes milliseconds)."""
+    return ThreadpoolController()
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Limit BLAS to one thread inside the block."""
+    with _controller().limit(limits=1, user_api="blas"):
+        yield
