@@ -77,7 +77,7 @@ def _double(kernel: Callable, name: str, doc: str, *aliases: str) -> Callable:
             out = np.empty(x.shape, _F32)
         with np.errstate(all="ignore"):
             if x.size <= _BLOCK:
-                out[...] = kernel(x.astype(_F64))
+                out[...] = kernel(np.atleast_1d(x).astype(_F64)).reshape(x.shape)
                 return out
             flat = np.ascontiguousarray(x).reshape(-1)
             direct = out.flags.c_contiguous and out.shape == x.shape
@@ -168,9 +168,11 @@ def _softplus(x):
 
 def _mish(x):
     # tanh(log(1 + e)) = e(e + 2) / (e(e + 2) + 2) with e = exp(x)
-    e = np.exp(np.clip(x, -700.0, 300.0))
+    np.maximum(x, -700.0, out=x)
+    e = np.exp(np.minimum(x, 300.0))
     e *= e + 2.0
-    return np.maximum(x, -1e300) * (e / (e + 2.0))
+    x *= e / (e + 2.0)
+    return x
 
 
 def _relu(x, out):

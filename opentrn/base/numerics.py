@@ -100,6 +100,12 @@ class _Scratch(threading.local):
 _scratch = _Scratch()
 
 
+def _as_float32(x) -> np.ndarray:
+    """Numbers as a float32 array, without a warning for those that overflow to inf."""
+    with np.errstate(all="ignore"):
+        return np.asarray(x, _F32)
+
+
 def _has_nan(x: np.ndarray) -> bool:
     """Whether any element of a float32 array is NaN (a sum of squares is NaN only then)."""
     if x.flags.c_contiguous:
@@ -210,7 +216,7 @@ def round_to(x, dtype: DType, out: np.ndarray | None = None, saturate: bool = Fa
     value. NaN stays NaN. The scale type rounds to a power of two, ties up; zero, negatives and inf
     become NaN. `out` may be `x` itself.
     """
-    x = np.asarray(x, np.float32)
+    x = _as_float32(x)
     if not dtype.is_float or dtype is float64:
         raise Bug(f"round_to({dtype}): only floats of at most 32 bits; store() writes the others")
     if out is None:
@@ -231,7 +237,7 @@ def _to_integer(x: np.ndarray, dst: np.ndarray, to: DType) -> None:
     """Round floats to integers, ties to even; beyond the range clamp, NaN to 0."""
     wide = to.bits >= 32 or x.dtype == _F64  # 2^31 - 1 is no float32, but is a float64
     with np.errstate(all="ignore"):
-        a = np.rint(x, dtype=_F64 if wide else _F32)
+        a = np.asarray(np.rint(x, dtype=_F64 if wide else _F32))
         if to.bits == 64:
             _to_integer_64(a, dst, to)
             return
@@ -297,7 +303,7 @@ def store(dst: np.ndarray, value, src: DType | None, dtype: DType) -> None:
         return
     if dtype.is_float and dtype is not float64:
         if value.dtype != _F32:
-            value = value.astype(_F32)
+            value = _as_float32(value)
         if dtype is float32:
             np.copyto(dst, value)
         elif value.shape == dst.shape and dst.ndim:
@@ -310,8 +316,7 @@ def store(dst: np.ndarray, value, src: DType | None, dtype: DType) -> None:
 
 def _array_of(value) -> np.ndarray:
     """Numbers as the array they are: float32 for floats, their own type for integers."""
-    array = np.asarray(value)
-    return array.astype(_F32) if isinstance(value, float) else array
+    return _as_float32(value) if isinstance(value, float) else np.asarray(value)
 
 
 def _store_other(dst: np.ndarray, value: np.ndarray, dtype: DType) -> None:
@@ -328,7 +333,7 @@ def _store_other(dst: np.ndarray, value: np.ndarray, dtype: DType) -> None:
     elif kind in "iub" and (dtype.bits == 64 or value.dtype.itemsize == 8):
         _integers_exactly(value.astype(np.int64) if kind == "b" else value, dst, dtype)
     else:
-        _to_integer(value.astype(_F32) if kind in "iub" else value, dst, dtype)
+        _to_integer(_as_float32(value) if kind in "iub" else value, dst, dtype)
 
 
 def cast(x: np.ndarray, src: DType, dst: DType) -> np.ndarray:
@@ -365,7 +370,7 @@ def _encoding(dtype: DType) -> np.ndarray:
 
 def encode(x: np.ndarray, dtype: DType) -> np.ndarray:
     """The storage array of carrier `x`; values that `dtype` does not have are rounded first."""
-    x = np.asarray(x, dtype.carrier)
+    x = _as_float32(x) if dtype.carrier == _F32 else np.asarray(x, dtype.carrier)
     if dtype is bfloat16:
         bits = round_to(x, dtype).view(_U32)
         return np.right_shift(bits, np.uint32(16)).astype(np.uint16).view(dtype.storage)
@@ -408,7 +413,7 @@ def stochastic_round(x, dtype: DType, random_bits: np.ndarray) -> np.ndarray:
     last place becomes floor(m + r), so zero bits truncate and the mean over r is x. Beyond the
     range as in `round_to`. Floats of at most 32 bits only.
     """
-    x = np.asarray(x, np.float32)
+    x = _as_float32(x)
     if dtype.kind != "float" or dtype is float64:
         raise Bug(f"stochastic_round({dtype}): only floats of at most 32 bits")
     with np.errstate(all="ignore"):
@@ -433,7 +438,7 @@ def quantise_mx(x, element: DType, axis: int = -1, block: int = 32, headroom: in
     `axis`. `headroom=1` is what the machine does, to round the largest value without clamping (NKI
     documentation, `quantize_mx`); `headroom=0` is the OCP Microscaling specification's example.
     """
-    x = np.moveaxis(np.asarray(x, np.float32), axis, -1)
+    x = np.moveaxis(_as_float32(x), axis, -1)
     blocks = _split(x, block)
     with np.errstate(all="ignore"):
         top = np.max(np.abs(blocks), axis=-1)
@@ -457,7 +462,7 @@ def dequantise_mx(values, scales, axis: int = -1, block: int = 32) -> np.ndarray
     scales = np.asarray(scales)
     if scales.dtype != np.float32:
         scales = decode(scales, float8_e8m0fnu)
-    x = np.moveaxis(np.asarray(values, np.float32), axis, -1)
+    x = np.moveaxis(_as_float32(values), axis, -1)
     blocks = _split(x, block)
     scales = np.moveaxis(scales, axis, -1)
     if scales.shape != blocks.shape[:-1]:
@@ -505,10 +510,10 @@ def dot(stationary: np.ndarray, moving: np.ndarray, out: np.ndarray | None = Non
 
     `out` may have any strides; the order of the sum is that of the BLAS library in use.
     """
-    if out is None or not out.flags.c_contiguous:
-        product = np.dot(stationary.T, moving)
+    with np.errstate(all="ignore"):
         if out is None:
-            return product
-        np.copyto(out, product)
+            return np.dot(stationary.T, moving)
+        if out.flags.c_contiguous:
+            return np.dot(stationary.T, moving, out=out)
+        np.copyto(out, np.dot(stationary.T, moving))
         return out
-    return np.dot(stationary.T, moving, out=out)

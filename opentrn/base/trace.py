@@ -80,18 +80,23 @@ class Trace:
             raise Bug(f"event {name!r} on {track!r} ends at {end} ns before it starts, {start} ns")
         if grade not in _GRADES:
             raise Bug(f"event {name!r} has grade {grade!r}; grades are {', '.join(GRADES)}")
+        row = (track, name, source, target, where, waited_for, grade, label)
+        put_start, put_end, put_flops, put_read, put_written, put_wait, *put_words = self._append
+        try:
+            put_start(start)
+            put_end(end)
+            put_flops(flops)
+            put_read(bytes_read)
+            put_written(bytes_written)
+            put_wait(wait_ns)
+        except TypeError:
+            for column in self._numbers.values():
+                del column[len(self) :]
+            raise
         if args:
             self._args[len(self)] = args
-        add_start, add_end, add_flops, add_read, add_written, add_wait, *add_words = self._append
-        add_start(start)
-        add_end(end)
-        add_flops(flops)
-        add_read(bytes_read)
-        add_written(bytes_written)
-        add_wait(wait_ns)
-        words = (track, name, source, target, where, waited_for, grade, label)
-        for add, word in zip(add_words, words):  # noqa: B905 (strict would double the loop's cost)
-            add(word)
+        for put, word in zip(put_words, row):  # noqa: B905 (strict would double the loop's cost)
+            put(word)
 
     def count(self, counter: str, time_ns: float, value: float) -> None:
         """Note the value that `counter` (e.g. `"sbuf_bytes"`) has from `time_ns` on."""

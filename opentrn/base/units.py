@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from fractions import Fraction
 
 from opentrn.base.errors import FactError, declare, nearest
 
@@ -21,34 +22,34 @@ declare(
     fix="write the unit as one of the list, for example `GiB`, `GB/s`, `GHz`, `us`, `TFLOP/s`",
 )
 
-_DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
-_BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
+_DECIMAL = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
+_BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
 
 
-def _table() -> dict[str, tuple[float, str]]:
-    """Unit -> (factor to SI, dimension)."""
+def _table() -> dict[str, tuple[Fraction, str]]:
+    """Unit -> (exact factor to SI, dimension)."""
     units = {
-        "": (1.0, "1"), "%": (0.01, "1"), "cycle": (1.0, "cycle"), "cycles": (1.0, "cycle"),
-        "h": (3600.0, "s"), "min": (60.0, "s"), "s": (1.0, "s"), "ms": (1e-3, "s"),
-        "us": (1e-6, "s"), "µs": (1e-6, "s"), "ns": (1e-9, "s"), "ps": (1e-12, "s"),
-        "W": (1.0, "W"), "kW": (1e3, "W"), "$": (1.0, "$"), "$/h": (1.0, "$/h"),
-        "B/ns": (1e9, "byte/s"), "B/cycle": (1.0, "byte/cycle"),
+        "": (1, "1"), "%": (Fraction(1, 100), "1"), "cycle": (1, "cycle"), "cycles": (1, "cycle"),
+        "h": (3600, "s"), "min": (60, "s"), "s": (1, "s"), "W": (1, "W"), "kW": (1000, "W"),
+        "$": (1, "$"), "$/h": (1, "$/h"), "B/ns": (10**9, "byte/s"), "B/cycle": (1, "byte/cycle"),
     }  # fmt: skip
+    for unit, power in (("ms", 3), ("us", 6), ("µs", 6), ("ns", 9), ("ps", 12)):
+        units[unit] = (Fraction(1, 10**power), "s")
     for prefix, factor in _DECIMAL.items():
         units[f"{prefix}FLOP"] = (factor, "flop")
         units[f"{prefix}FLOP/s"] = (factor, "flop/s")
         units[f"{prefix}Hz"] = (factor, "Hz")
-        units[f"{prefix}bps"] = (factor / 8, "byte/s")
+        units[f"{prefix}bps"] = (Fraction(factor, 8), "byte/s")
     for prefix, factor in (_DECIMAL | _BINARY).items():
         units[f"{prefix}B"] = (factor, "byte")
         units[f"{prefix}B/s"] = (factor, "byte/s")
-    return units
+    return {unit: (Fraction(factor), dimension) for unit, (factor, dimension) in units.items()}
 
 
 UNITS = _table()
-"""Every unit that `parse` knows: unit -> (factor to SI, dimension)."""
+"""Every unit that `parse` knows: unit -> (exact factor to SI, dimension)."""
 
-_NUMBER = r"[+-]?(?:\d+(?:[_,]\d{3})*|\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?"
+_NUMBER = r"[+-]?(?:\d+(?:[_,]\d{3})*|\d*)(?:\.\d+)?(?:[eE][+-]?\d{1,3})?"
 _QUANTITY = re.compile(rf"({_NUMBER})\s*([^\d\s]\S*)?")
 
 
@@ -77,11 +78,12 @@ def parse(text: str) -> Quantity:
     if not isinstance(text, str):
         raise FactError(f"{text!r} is not a quantity: it must be text", code="base.unit")
     match = _QUANTITY.fullmatch(text.strip())
+    digits = match.group(1).replace("_", "").replace(",", "") if match else ""
     try:
-        number = float(match.group(1).replace("_", "").replace(",", "")) if match else math.nan
+        finite = math.isfinite(1e20 * float(digits))  # room for every unit of the table
     except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
+        finite = False
+    if not finite:
         raise FactError(f"{text!r} is not a quantity: no number to read", code="base.unit")
     unit = match.group(2) or ""
     known = UNITS.get(unit)
@@ -93,27 +95,26 @@ def parse(text: str) -> Quantity:
             fix=f"known units like it: {close}",
         )
     factor, dimension = known
-    # Dividing by an exact power of ten keeps "600 ns" equal to 600e-9 as Python reads it.
-    value = number / round(1 / factor) if 0 < factor < 1 else number * factor
-    return Quantity(value, dimension, text.strip())
+    # Exact until the last step, so that "1.1 ns" is the float 1.1e-9.
+    return Quantity(float(Fraction(digits) * factor), dimension, text.strip())
 
 
 def _digits(value: float) -> str:
     """Three significant digits, without exponent, for values below 1000."""
     size = abs(value)
-    if size >= 100 or value == 0:
+    if size >= 99.95 or value == 0:
         return f"{value:.0f}"
-    return f"{value:.1f}" if size >= 10 else f"{value:.2f}"
+    return f"{value:.1f}" if size >= 9.995 else f"{value:.2f}"
 
 
 def _scaled(value: float, steps: tuple[tuple[float, str], ...]) -> str:
-    """`value` in the largest step it reaches (steps in falling order)."""
+    """`value` in the largest step it reaches once rounded (steps in falling order)."""
+    factor, unit = steps[-1]
     if not math.isfinite(value):
-        return f"{value} {steps[-1][1]}"
-    for index, (factor, unit) in enumerate(steps):
-        if abs(value) >= factor or index == len(steps) - 1:
-            return f"{_digits(value / factor)} {unit}"
-    return f"{value} {steps[-1][1]}"
+        return f"{value} {unit}"
+    reached = (step for step in steps if abs(value) >= 0.9995 * step[0])
+    factor, unit = next(reached, (factor, unit))
+    return f"{_digits(value / factor)} {unit}"
 
 
 _BYTES = tuple((2.0 ** (10 * n), u) for n, u in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")))
