@@ -188,11 +188,24 @@ def test_descriptor_cost_fits_measured_packets(run_bytes, measured):
     assert 1e9 * (dma.descriptor + run_bytes / dma.engine_peak) == pytest.approx(measured, abs=2.2)
 
 
-def test_small_streams_are_bound_by_issue():
-    """[128,512] bfloat16 in flight: between one issuing queue and the engines alone."""
-    issue, measured = hw.chip("trn2").dma.hwdge_issue * 1e9, 259
-    size = 128 * 512 * 2
-    assert size / issue < measured < size / (8 * engine_ns(1024))
+def test_small_transfers_are_bound_by_issue():
+    """A stream moves on by max(issue, engines); 8 runs an engine for 128 partitions."""
+    issue = hw.chip("trn2").dma.static_issue * 1e9
+    assert issue > 8 * engine_ns(1024) > 8 * engine_ns(8)
+    assert 128 * 1024 / issue == pytest.approx(259, rel=0.02)  # [128,512] bfloat16, GB/s
+    assert 76_800 * issue == pytest.approx(37_318e3, rel=0.04)  # DMAs of one element
+    assert issue == pytest.approx((186e3 - 15e3) / 297, rel=0.15)  # [128,2] float32
+
+
+@pytest.mark.parametrize(
+    ("stationary_loads", "measured_ms"), [(32 * 16 * 64, 519.58), (32 * 64, 402.07)]
+)
+def test_packet_time_of_the_matmul_tutorial(stationary_loads, measured_ms):
+    """float32, M 4096, K and N 8192, tiles 128 x 128 and 128 x 512; all 16 engines together."""
+    moving_loads, stores = 32 * 16 * 64, 32 * 16
+    packets = stationary_loads * 128 * engine_ns(512)
+    packets += (moving_loads + stores) * 128 * engine_ns(2048)
+    assert packets * 1e-6 == pytest.approx(measured_ms, rel=0.05)
 
 
 def test_dma_model_on_trn1():
