@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opentrn.base import DtypeError, ShapeError, dtypes
+from opentrn.base import DtypeError, ShapeError, UsageError, dtypes
 from opentrn.isa.index import Indirect
 from opentrn.isa.view import Buffer, View, of
 
@@ -130,9 +130,13 @@ def draw_key(draw, twin, on_chip):
             a = draw(st.integers(0, size - 1))
             b = draw(st.integers(a + 1, size))
             step = draw(st.integers(1, 3))
-            if draw(st.booleans()):
+            form = draw(st.integers(0, 2))
+            if form == 0:
                 key.append(Window(a, b - a))
                 plain.append(slice(a, b))
+            elif form == 1:  # counted from the end
+                key.append(slice(a - size, b - size if b < size else None, step))
+                plain.append(slice(a, b, step))
             else:
                 key.append(slice(a, b, step) if step > 1 else slice(a, b))
                 plain.append(slice(a, b, step))
@@ -377,6 +381,31 @@ def test_runtime_window_may_start_anywhere_it_fits():
         assert np.array_equal(resolved(view, value), NUMBERS[:, value : value + 2, 0:4])
     rows = tensor((4, 6, 8))[Window(Reg(), 1), 2]
     assert np.array_equal(resolved(rows, 3), NUMBERS[3:4, 2])
+
+
+def test_the_indexed_dimension_is_followed():
+    """It cannot be cut, wherever later methods move it; the others can."""
+    window = HBM[:, Window(INDEX, 2)]
+    moved = {
+        "row": (window[1], 0),
+        "front": (window[:, None], 2),
+        "permute": (window.permute((1, 2, 0)), 0),
+        "expand": (window.expand_dim(1), 2),
+        "squeeze": (window[0:1].squeeze_dim(0), 0),
+        "split": (window.reshape_dim(0, (2, 2)), 2),
+        "select": (window.select(0, 3), 0),
+        "after": (window.reshape_dim(2, (4, 2)), 1),
+        "merge": (window.reshape_dim(0, (2, 2)).flatten_dims(0, 1), 1),
+    }
+    for name, (view, dim) in moved.items():
+        assert view.index.dim == dim, name
+        assert view.shape[dim] == 2, name
+        with pytest.raises(UsageError):
+            view.slice(dim, 0, 1)
+        with pytest.raises(UsageError):
+            view.select(dim, 0)
+        free = next(d for d in range(view.ndim) if d != dim and view.shape[d] > 1)
+        assert view.slice(free, 0, 1).index.stride == 8
 
 
 def test_vector_select_gathers_rows():
