@@ -20,7 +20,7 @@ DEFAULT_TARGET = "trn2"
 
 # What each extra of pyproject.toml brings; `built` is False while nothing here uses it yet.
 EXTRAS: dict[str, tuple[str, bool]] = {
-    "fast": ("compiled loops for the few places where NumPy is slow", False),
+    "fast": ("compiled loops for the timing model (the results are the same)", True),
     "torch": ("PyTorch models as input", True),
     "jax": ("JAX functions as input", False),
     "tensorflow": ("TensorFlow functions as input", False),
@@ -215,8 +215,13 @@ def _load_rooms(room: str | None) -> None:
         prefix = "opentrn"
     top = importlib.import_module(prefix)
     for found in pkgutil.walk_packages(getattr(top, "__path__", []), f"{prefix}."):
-        if found.name != "opentrn.__main__":
+        if found.name == "opentrn.__main__":
+            continue
+        try:
             importlib.import_module(found.name)
+        except ModuleNotFoundError as error:  # a part that needs an extra which is not installed
+            if str(error.name).startswith("opentrn"):
+                raise
 
 
 # ---------------------------------------------------------------------------------------- doctor

@@ -44,8 +44,10 @@ ROOF = ("__init__.py", "__main__.py", "cli.py")
 # `functions` is the second half of `numerics`: the element-wise functions, in float32.
 BASE_FILES = {"units", "dtypes", "numerics", "functions", "errors", "clock", "trace"}
 
-CORE_PACKAGES = {"click", "ml_dtypes", "numpy", "rich", "safetensors"}
+CORE_PACKAGES = {"click", "ml_dtypes", "numpy", "rich", "safetensors", "threadpoolctl"}
 HEAVY_PACKAGES = {"jax", "jaxlib", "numba", "onnx", "ray", "tensorflow", "torch", "transformers"}
+# The compiled twin of a plain module; nothing imports it unless its package is installed.
+NUMBA_TWINS = ("sim/timing_fast.py",)
 DRAWERS = {"utils", "util", "common", "core", "helpers", "helper", "manager", "managers", "misc"}
 MAY_READ_ENVIRONMENT = ("cli.py", "nki/target.py")
 
@@ -138,7 +140,10 @@ def import_findings(package: Path = PACKAGE) -> list[str]:
         if len(inside.parts) == 1:
             continue
         room = inside.parts[0]
+        twin = inside.as_posix() in NUMBA_TWINS
         for line, module, name, top in imports(parse(path)):
+            if twin and module == "numba":
+                continue
             why = _refused_import(package, room, module, name, top)
             if why:
                 found.append(f"opentrn/{inside.as_posix()}:{line}: {why}")
@@ -338,6 +343,18 @@ def codes_declared(files: list[Path]) -> set[str]:
                 first = node.args[0]
                 declared |= {first.value} if isinstance(first, ast.Constant) else set()
     return declared
+
+
+def parts_used(files: list[Path], root: Path = ROOT) -> dict[str, str]:
+    """Every literal part of an instruction's `bad(kind, what, rule, fix, part)` -> its place."""
+    used = {}
+    for path in files:
+        for node in ast.walk(parse(path)):
+            bad = isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "bad"
+            if bad and len(node.args) == 5 and isinstance(node.args[4], ast.Constant):
+                place = f"{path.relative_to(root).as_posix()}:{node.lineno}"
+                used.setdefault(node.args[4].value, place)
+    return used
 
 
 # ----------------------------------------------------------------------------------- requirements

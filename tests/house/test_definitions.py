@@ -111,6 +111,21 @@ def test_every_error_code_can_be_explained():
     assert unexplained(rules.codes_used(files), declared, explain) == {}
 
 
+def test_every_part_an_instruction_complains_of_can_be_explained():
+    isa = importlib.import_module("opentrn.isa")
+    used = rules.parts_used(rules.package_files())
+    assert len(used) > 3
+    named = {p for kind in isa.INSTRUCTIONS.values() for p in [*kind.dims, *kind.parameters]}
+    common = {p for p in used if isa.explain(f"nc_matmul.{p}")}
+    assert {p: place for p, place in used.items() if p not in named | common} == {}
+
+
+def test_parts_are_found(sample):
+    text = "def f(i):\n    i.bad(K, 'w', 'r', 'f', 'odd')\n    i.bad(K, 'w', 'r', 'f', name)\n"
+    root = sample({"isa/a.py": text})
+    assert rules.parts_used([root / "isa" / "a.py"], root) == {"odd": "isa/a.py:2"}
+
+
 def test_unexplained_codes_are_found(sample):
     text = (
         "declare('sim.known', 'meaning')\nbase.declare('sim.other', 'meaning')\n"

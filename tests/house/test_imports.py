@@ -52,6 +52,8 @@ def test_bad_imports_are_found(sample):
             "sim/d.py": "import torch\n",
             "sim/e.py": "import requests\n",
             "sim/f.py": "from opentrn.isa import Program\n",
+            "sim/g.py": "import numba\n",
+            "sim/timing_fast.py": "from numba import njit\n",
             "sim/good.py": "import ast\nimport numpy as np\nfrom opentrn.base import TrnError\n"
             "from opentrn import base\nfrom opentrn.sim.a import y\n\n\n"
             "def f():\n    import numba\n",
@@ -66,6 +68,7 @@ def test_bad_imports_are_found(sample):
         "opentrn/sim/d.py:1: torch is heavy: import it inside the function that needs it",
         "opentrn/sim/e.py:1: requests is not among the project's requirements",
         "opentrn/sim/f.py:1: isa has no __all__",
+        "opentrn/sim/g.py:1: numba is heavy: import it inside the function that needs it",
     ]
 
 

@@ -23,7 +23,7 @@ def test_doctor_finds_no_problem():
     assert result.returncode == 0, result.stdout + result.stderr
     report = json.loads(result.stdout)
     assert report["problems"] == []
-    assert len(report["core"]) == 5
+    assert {"numpy", "ml_dtypes", "click"} <= set(report["core"])
     assert all(report["core"].values())
 
 
