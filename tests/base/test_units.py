@@ -36,7 +36,8 @@ def test_read(text, value, dimension):
     "text",
     [
         "", "GB", "five GB", "5 gb", "5 GBs", "5 GB s", "5 m", "5 GHZ", "5 Tflops", "nan B",
-        "inf s", "1e999 s", "1e308 TB", "1e9999999 s", "1,2 B", "1,,000 B", "--1", "5 $/hour", "1 2", "0x10 B", ".", "e5",
+        "inf s", "1e999 s", "1e308 TB", "1e9999999 s",
+        "1,2 B", "1,,000 B", "--1", "5 $/hour", "1 2", "0x10 B", ".", "e5",
         "5 GiB/h", "5 Mib", None, 5, 5.0, True,
     ],
 )  # fmt: skip
