@@ -242,6 +242,8 @@ def _slice_bounds(key: slice, dim: int, count: int) -> tuple[int, int, int]:
 
 
 def _integer(x: Any) -> int:
+    if type(x) is int:
+        return x
     if is_runtime(x):
         refuse(
             UsageError,
@@ -303,7 +305,7 @@ class _Keys:
 
     def pick(self, dim: int, stride: int, count: int, key: Any) -> None:
         """One position of `dim`, static or at run time; the partition dimension stays."""
-        if is_runtime(key):
+        if type(key) is not int and is_runtime(key):
             check_runtime("index", self, key)
             if dim == 0 and self.on_chip:
                 refuse(
@@ -384,7 +386,7 @@ def resolve(view: Any, key: Any) -> tuple[int, tuple[tuple[int, int], ...], Indi
             state.index = old.moved(len(state.steps))
         if type(k) is slice:
             state.cut(dim, stride, count, *_slice_bounds(k, dim, count))
-        elif hasattr(k, "size") and hasattr(k, "start"):
+        elif type(k) is not int and hasattr(k, "size") and hasattr(k, "start"):
             state.window(dim, stride, count, k.start, k.size)
         else:
             state.pick(dim, stride, count, k)
