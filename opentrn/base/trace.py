@@ -1,7 +1,8 @@
 """The trace: what happened when, written by everything that simulates, read by the profiler.
 
-One row per event, kept as columns: a million events are a few arrays, not a million objects. Times
-are floats in nanoseconds from the start of the program.
+One row per event. The numbers of all rows lie in one array of floats, so that a column is a slice
+of it and a million events take 48 MB for their numbers. Times are floats in nanoseconds from the
+start of the program.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ GRADES = ("stated", "fitted", "derived", "assumed")
 
 _GRADES = frozenset(GRADES)
 _NUMBERS = ("start", "end", "flops", "bytes_read", "bytes_written", "wait_ns")
-_WORDS = ("track", "name", "source", "target", "where", "waited_for", "grade", "label")
-COLUMNS = _NUMBERS + _WORDS + ("args",)
+_WORDS = ("track", "name", "source", "target", "where", "waited_for", "grade", "label", "args")
+COLUMNS = _NUMBERS + _WORDS
 """The names of the columns of a Trace, which are also the fields of an Event."""
 
 
@@ -63,13 +64,9 @@ class Trace:
         """Start with no event; `meta` holds target, program, dtype and the like."""
         self.meta: dict[str, Any] = dict(meta or {})
         self.counters: dict[str, list[tuple[float, float]]] = {}
-        self._numbers = {name: array("d") for name in _NUMBERS}
-        self._words: dict[str, list[Any]] = {name: [] for name in _WORDS}
-        self._args: dict[int, dict[str, Any]] = {}
-        # Bound methods in column order: looking them up again would double the cost of `add`.
-        self._append = tuple(self._numbers[n].append for n in _NUMBERS) + tuple(
-            self._words[n].append for n in _WORDS
-        )
+        self._numbers = array("d")  # row after row of _NUMBERS
+        self._words: list[tuple] = []  # row after row of _WORDS
+        self._end = 0.0
 
     def add(
         self, track, name, start, end, *, flops=0, bytes_read=0, bytes_written=0, source="",
@@ -80,23 +77,11 @@ class Trace:
             raise Bug(f"event {name!r} on {track!r} ends at {end} ns before it starts, {start} ns")
         if grade not in _GRADES:
             raise Bug(f"event {name!r} has grade {grade!r}; grades are {', '.join(GRADES)}")
-        row = (track, name, source, target, where, waited_for, grade, label)
-        put_start, put_end, put_flops, put_read, put_written, put_wait, *put_words = self._append
-        try:
-            put_start(start)
-            put_end(end)
-            put_flops(flops)
-            put_read(bytes_read)
-            put_written(bytes_written)
-            put_wait(wait_ns)
-        except TypeError:
-            for column in self._numbers.values():
-                del column[len(self) :]
-            raise
-        if args:
-            self._args[len(self)] = args
-        for put, word in zip(put_words, row):  # noqa: B905 (strict would double the loop's cost)
-            put(word)
+        # fromlist adds all six or, when one is no number, none.
+        self._numbers.fromlist([start, end, flops, bytes_read, bytes_written, wait_ns])
+        self._words.append((track, name, source, target, where, waited_for, grade, label, args))
+        if end > self._end:
+            self._end = end
 
     def count(self, counter: str, time_ns: float, value: float) -> None:
         """Note the value that `counter` (e.g. `"sbuf_bytes"`) has from `time_ns` on."""
@@ -104,24 +89,25 @@ class Trace:
 
     def column(self, name: str) -> np.ndarray | list:
         """One column: a float64 array for numbers, else a list. Both are copies."""
-        if name in self._numbers:
-            return np.array(self._numbers[name])
-        if name in self._words:
-            return list(self._words[name])
-        if name == "args":
-            return [self._args.get(index) for index in range(len(self))]
+        if name in _NUMBERS:
+            width = len(_NUMBERS)
+            return np.array(self._numbers).reshape(-1, width)[:, _NUMBERS.index(name)].copy()
+        if name in _WORDS:
+            index = _WORDS.index(name)
+            return [row[index] for row in self._words]
         raise Bug(f"a trace has no column {name!r}; columns are {', '.join(COLUMNS)}")
 
     def __len__(self) -> int:
         """How many events."""
-        return len(self._words["track"])
+        return len(self._words)
 
     def row(self, index: int) -> Event:
-        """The event at `index`, in the order of `add`."""
-        values = {name: column[index] for name, column in self._numbers.items()}
-        values.update((name, column[index]) for name, column in self._words.items())
-        position = index if index >= 0 else len(self) + index
-        return Event(**values, args=self._args.get(position))
+        """The event at `index`, in the order of `add`; negative counts from the end."""
+        position = range(len(self))[index]
+        width = len(_NUMBERS)
+        numbers = self._numbers[position * width : (position + 1) * width]
+        values = dict(zip(_NUMBERS, numbers, strict=True))
+        return Event(**values, **dict(zip(_WORDS, self._words[position], strict=True)))
 
     def rows(self) -> Iterator[Event]:
         """All events in the order of `add`."""
@@ -132,9 +118,9 @@ class Trace:
     @property
     def end(self) -> float:
         """When the last event ends, in ns; 0.0 for an empty trace."""
-        return max(self._numbers["end"], default=0.0)
+        return self._end
 
     @property
     def tracks(self) -> list[str]:
         """The tracks in order of their first event."""
-        return list(dict.fromkeys(self._words["track"]))
+        return list(dict.fromkeys(row[0] for row in self._words))
