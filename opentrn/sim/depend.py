@@ -1,0 +1,398 @@
+"""Which instruction must wait for which: exact overlap of what they read and write.
+
+An instruction waits for the last writes of the bytes it reads (RAW), and for the last writes (WAW)
+and reads (WAR) of the bytes it writes.  Tiles that take over bytes of earlier tiles wait for the
+last accesses of those.  Instructions of one engine start in order, so between them only a result
+that is read makes a wait (its latency); accumulating matmuls follow each other freely, because
+PSUM adds where it is.  Registers order like memory; `instruction.after` is an explicit wait.
+
+Device loops are unrolled by their trip counts.  Each iteration costs every engine of the body one
+branch, and no DMA of an iteration is issued before its engine's branch.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from opentrn.base import Bug, UsageError, declare
+from opentrn.isa import Instruction, Loop, Program, RegIn, Register, RegOut, View
+from opentrn.sim.overlaps import Ledger, Record, Shapes
+from opentrn.sim.place import Placement
+from opentrn.sim.timing import ENGINES, FREED, OWN, SEEN, engine_of, queue_number
+
+declare(
+    "sim.trips",
+    "The trip count of a device loop is not known.",
+    rule="a loop whose bounds are registers is timed by the counts it really ran",
+    fix="pass trips= the counts the machine reported, one for each time such a loop is entered",
+)
+
+_N = len(ENGINES)
+
+
+class Row(NamedTuple):
+    """What the clock needs of one form (ns; see `timing.Columns`), and where that is known from."""
+
+    stream: int
+    busy: float
+    latency: float
+    background: float
+    lead: float
+    move: float
+    finish: float
+    hbm: float
+    first: int
+    count: int
+    grade: str
+
+
+class Flow(NamedTuple):
+    """A program unrolled: instance i is `instances[i]` (an Instruction, or a Loop's branch).
+
+    `row[i]` is its place in `rows`; `position[i]` its number in `Program.instructions()` (-1 for
+    a branch); `dep_start` and `dep` are as in `timing.Columns`.
+    """
+
+    instances: list
+    position: list[int]
+    row: list[int]
+    rows: list[Row]
+    dep_start: list[int]
+    dep: list[int]
+
+
+# Roles of operands that are read and written.  A PSUM accumulator ("acc") orders as a write only:
+# the engine that adds to it works in order.
+READS, WRITES = ("in", "inout"), ("out", "inout", "acc")
+
+
+def row_of(form, chip) -> Row:
+    """The clock's view of a form on `chip`.
+
+    A DMA's queue follows from its sides; HBM time is the bytes it reads and writes there over the
+    core's share of the chip's HBM bandwidth (all cores at work).
+    """
+    cost, transfer = form.cost, getattr(form, "move", None)
+    if transfer is None:
+        if form.engine_name not in ENGINES:
+            raise Bug(f"{type(form).__name__} runs on {form.engine_name}, which has no clock")
+        engine = ENGINES.index(form.engine_name)
+        times = (cost.busy_ns, cost.latency_ns, cost.background_ns, 0.0, 0.0, 0.0, 0.0)
+        return Row(engine, *times, 0, 0, cost.grade)
+    sides = [(form.operands[name].role, side.space) for name, side in form.tiles()]
+    from_hbm = any(space == "hbm" and role in READS for role, space in sides)
+    into_hbm = any(space == "hbm" and role in WRITES for role, space in sides)
+    kind = 1 if into_hbm else (0 if from_hbm else 2)
+    touches = from_hbm + into_hbm
+    share = chip.hbm_bandwidth / chip.cores
+    return Row(
+        stream=queue_number(ENGINES.index(transfer.issuer), kind),
+        busy=transfer.issue_ns,
+        latency=0.0,
+        background=0.0,
+        lead=transfer.start_ns,
+        move=transfer.busy_ns,
+        finish=transfer.finish_ns,
+        hbm=touches * transfer.nbytes / share * 1e9,
+        first=int(transfer.first_engine),
+        count=int(transfer.engines),
+        grade=cost.grade,
+    )
+
+
+class _Plan(NamedTuple):
+    """Where one form's accesses are among its operands."""
+
+    row: int
+    stream: int
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    registers_in: tuple[int, ...]
+    registers_out: tuple[int, ...]
+
+
+class _Tile:
+    """What later instructions may have to wait for in one buffer."""
+
+    __slots__ = ("buffer", "displaced", "reads", "writes")
+
+    def __init__(self, buffer):
+        self.buffer, self.displaced = buffer, False
+        self.writes, self.reads = Ledger(), Ledger()
+
+
+def dependencies(program: Program, placement: Placement, chip, trips: Any = ()) -> Flow:
+    """Unroll the program and find every wait.
+
+    `trips` gives the trip counts of loops bounded by registers: a sequence (or iterator) in the
+    order in which such loops are entered.  Raises UsageError `sim.trips` when one is missing.
+    """
+    finder = _Finder(program, placement, chip, iter(trips))
+    finder.walk(program.body)
+    return finder.flow
+
+
+class _Finder:
+    """The search for waits, in program order."""
+
+    def __init__(self, program: Program, placement: Placement, chip, trips: Iterator[int]):
+        self.placement, self.chip, self.trips = placement, chip, trips
+        self.flow = Flow([], [], [], [], [0], [])
+        self.shapes = Shapes()
+        self.plans: dict[Any, _Plan] = {}
+        self.tiles: dict[Any, _Tile] = {}
+        self.owners: dict[str, list] = {"sbuf": [], "psum": []}
+        self.registers: dict[int, Record] = {}
+        self.latest: dict[int, int] = {}  # by id of an instruction that others name in `after`
+        self.branch, self.passed = [-1] * _N, [-1] * (queue_number(_N, 0))
+        self.position = 0
+        self.edges: list[int] = []
+        self.engines: dict[int, dict[int, int]] = {}  # by id of a loop, see `loop_engines`
+        fixed = set(program.inputs) | set(program.constants)
+        self.unchanging = fixed - set(program.mutated) - set(program.outputs)
+        for one in program.instructions():
+            if one.after:
+                self.latest.update((id(other), -1) for other in one.after)
+
+    # ------------------------------------------------------------ forms and loops
+
+    def plan(self, form) -> _Plan:
+        """Where the form's accesses are; made once for each form."""
+        reads, writes, inward, outward = [], [], [], []
+        for n, declared in enumerate(form.operands.values()):
+            role = getattr(declared, "role", None)
+            if isinstance(declared, RegOut):
+                outward.append(n)
+            elif isinstance(declared, RegIn) or getattr(declared, "register", False):
+                inward.append(n)
+            if role in READS:
+                reads.append(n)
+            if role in WRITES:
+                writes.append(n)
+        row = row_of(form, self.chip)
+        self.flow.rows.append(row)
+        made = _Plan(
+            len(self.flow.rows) - 1,
+            row.stream,
+            *(tuple(x) for x in (reads, writes, inward, outward)),
+        )
+        self.plans[form] = made
+        return made
+
+    def loop_engines(self, loop: Loop) -> dict[int, int]:
+        """`{engine: row of its branch}` for the engines that take part in a loop's body."""
+        known = self.engines.get(id(loop))
+        if known is not None:
+            return known
+        engines: set[int] = set()
+        for node in loop.body:
+            if isinstance(node, Loop):
+                engines |= set(self.loop_engines(node))
+            else:
+                plan = self.plans.get(node.form) or self.plan(node.form)
+                engines.add(engine_of(plan.stream))
+        found, fact = {}, self.chip.fact("launch.loop")
+        for engine in sorted(engines):
+            found[engine] = len(self.flow.rows)
+            self.flow.rows.append(Row(engine, fact.value * 1e9, *(0.0,) * 6, 0, 0, fact.grade))
+        self.engines[id(loop)] = found
+        return found
+
+    # ------------------------------------------------------------ running through it
+
+    def walk(self, body) -> None:
+        """Append every instance of the body, loops unrolled."""
+        for node in body:
+            if isinstance(node, Loop):
+                self.repeat(node)
+            else:
+                self.instance(node)
+
+    def repeat(self, loop: Loop) -> None:
+        """Every iteration of a loop; a loop that does not run still has its positions."""
+        begin = self.position
+        engines = self.loop_engines(loop)
+        for _ in range(self.trip_count(loop)):
+            self.position = begin
+            for engine, row in engines.items():
+                self.branch[engine] = len(self.flow.instances)
+                self.append(loop, -1, row)
+            self.walk(loop.body)
+        self.position = begin + _length(loop.body)
+
+    def trip_count(self, loop: Loop) -> int:
+        """How often the loop runs this time."""
+        known = loop.while_true is None
+        if known and not isinstance(loop.start, Register) and not isinstance(loop.stop, Register):
+            return len(range(loop.start, loop.stop, loop.step))
+        count = next(self.trips, None)
+        if count is None:
+            raise UsageError(
+                "a device loop's trip count is in a register, and `trips` has no count for it",
+                code="sim.trips",
+                at=loop.where,
+            )
+        return int(count)
+
+    def append(self, what, position: int, row: int) -> None:
+        """Close the instance whose waits are in `edges`."""
+        flow = self.flow
+        flow.instances.append(what)
+        flow.position.append(position)
+        flow.row.append(row)
+        if self.edges:
+            flow.dep.extend(self.edges)
+            self.edges.clear()
+        flow.dep_start.append(len(flow.dep))
+
+    def instance(self, one: Instruction) -> None:
+        """One instruction happens once more: find its waits, then record its accesses."""
+        form, operands = one.form, one.operands
+        row, stream, reads, writes, inward, outward = self.plans.get(form) or self.plan(form)
+        number = len(self.flow.instances)
+        for n in reads:
+            view = operands[n]
+            if type(view) is View:
+                self.read(view, number, stream)
+        for n in writes:
+            view = operands[n]
+            if type(view) is View:
+                self.write(view, number, stream)
+        if inward or outward:
+            self.use_registers(operands, inward, outward, number, stream)
+        if self.latest:
+            self.wait_explicitly(one, number, stream)
+        if stream >= _N:
+            branch = self.branch[engine_of(stream)]
+            if branch > self.passed[stream]:
+                self.passed[stream] = branch
+                self.edges.append(4 * branch + OWN)
+        if len(self.edges) > 2:
+            self.edges[:] = self.pruned(self.edges)
+        self.append(one, self.position, row)
+        self.position += 1
+
+    def use_index(self, view: View, number: int, stream: int) -> None:
+        """A runtime index is read as well, from memory or from a register."""
+        offset = view.index.offset
+        if type(offset) is View:
+            self.read(offset, number, stream)
+        elif isinstance(offset, Register):
+            self.read_register(offset, stream)
+
+    def pruned(self, edges: list[int]) -> list[int]:
+        """One wait for each engine and kind: its results become visible in order."""
+        rows, row = self.flow.rows, self.flow.row
+        best: dict[tuple[int, int], int] = {}
+        for code in edges:
+            producer = code >> 2
+            stream = rows[row[producer]].stream
+            key = (stream if stream < _N else _N + producer, code & 3)
+            if code > best.get(key, -1):
+                best[key] = code
+        return sorted(best.values())
+
+    def read(self, view: View, number: int, stream: int) -> None:
+        """Wait for the writers of what is read, and remember the read."""
+        buffer = view.buffer
+        if view.index is not None:
+            self.use_index(view, number, stream)
+        tile = self.tiles.get(buffer)
+        if tile is None or tile.displaced:
+            if buffer in self.unchanging:
+                return
+            tile = self.open(buffer)
+        box, bit = self.shapes.box(view), 1 << stream
+        for record in tile.writes.touching(box):
+            if not record.waited & bit:
+                record.waited |= bit
+                own = record.stream == stream and stream < _N
+                self.edges.append(4 * record.number + (OWN if own else record.kind))
+        # Reads of one engine end in order, so its last one stands for all; DMAs do not.
+        key = (box.key, stream if stream < _N else -number)
+        tile.reads.put(key, number, stream, FREED, box)
+
+    def write(self, view: View, number: int, stream: int) -> None:
+        """Wait for the readers and writers of what is written, and remember the write."""
+        if view.index is not None:
+            self.use_index(view, number, stream)
+        tile = self.tiles.get(view.buffer)
+        if tile is None or tile.displaced:
+            tile = self.open(view.buffer)
+        box, bit = self.shapes.box(view), 1 << stream
+        for ledger in (tile.reads, tile.writes):
+            if ledger.records:
+                for record in ledger.touching(box):
+                    if record.number == number or record.waited & bit:
+                        continue
+                    if record.stream != stream or stream >= _N:
+                        record.waited |= bit
+                        self.edges.append(4 * record.number + record.kind)
+                if box.covers:
+                    ledger.drop_covered(box)
+        tile.writes.put(box.key, number, stream, SEEN, box)
+
+    def use_registers(self, operands, inward, outward, number: int, stream: int) -> None:
+        """Wait for the last writer of each register that is read; remember what is written."""
+        for n in inward:
+            if isinstance(operands[n], Register):
+                self.read_register(operands[n], stream)
+        for n in outward:
+            if isinstance(operands[n], Register):
+                self.registers[operands[n].number] = Record(number, stream, SEEN, None)
+
+    def read_register(self, register: Register, stream: int) -> None:
+        """Wait for the register's last writer; its own engine needs no semaphore."""
+        writer = self.registers.get(register.number)
+        if writer is not None:
+            same = writer.stream == engine_of(stream)
+            self.edges.append(4 * writer.number + (OWN if same else SEEN))
+
+    def wait_explicitly(self, one: Instruction, number: int, stream: int) -> None:
+        """Waits that the program names, and this instance when later ones name it."""
+        for other in one.after:
+            producer = self.latest[id(other)]
+            if producer >= 0:
+                same = self.flow.rows[self.flow.row[producer]].stream == stream
+                self.edges.append(4 * producer + (OWN if same and stream < _N else SEEN))
+        if id(one) in self.latest:
+            self.latest[id(one)] = number
+
+    # ------------------------------------------------------------ reuse of bytes
+
+    def open(self, buffer) -> _Tile:
+        """Begin a tile; on chip it takes its bytes from their owners and inherits their waits."""
+        tile = _Tile(buffer)
+        self.tiles[buffer] = tile
+        slot = self.placement.slots.get(buffer)
+        if slot is not None:
+            for owner in self.take(tile, slot.address, slot.address + slot.nbytes):
+                owner.displaced = True
+                tile.writes.inherit(owner.writes)
+                tile.reads.inherit(owner.reads)
+        return tile
+
+    def take(self, tile: _Tile, low: int, high: int) -> list[_Tile]:
+        """Make `tile` the owner of bytes [low, high); returns the owners before."""
+        owners = self.owners[tile.buffer.space]
+        # Entries (low, high, owner) are disjoint and sorted; find those that meet [low, high).
+        begin = bisect_left(owners, (low,))
+        if begin and owners[begin - 1][1] > low:
+            begin -= 1
+        end, around, found = begin, [(low, high, tile)], []
+        while end < len(owners) and owners[end][0] < high:
+            first, last, owner = owners[end]
+            if first < low:
+                around.insert(0, (first, low, owner))
+            if last > high:
+                around.append((high, last, owner))
+            if owner not in found:
+                found.append(owner)
+            end += 1
+        owners[begin:end] = around
+        return found
+
+
+def _length(body) -> int:
+    """How many instructions the text of a body has."""
+    return sum(_length(node.body) if isinstance(node, Loop) else 1 for node in body)

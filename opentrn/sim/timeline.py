@@ -1,0 +1,353 @@
+"""How long a program takes on a chip, and why: placement, waits and schedule put together."""
+
+import gc
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from opentrn.base import Trace, UsageError, declare
+from opentrn.isa import Instruction, Loop, Program
+from opentrn.sim import timing
+from opentrn.sim.depend import Flow, dependencies
+from opentrn.sim.place import Placement, place
+from opentrn.sim.timing import ENGINES, REASONS, Columns, Rates, Schedule
+
+declare(
+    "sim.fast",
+    "The compiled scheduler was asked for, but Numba is not installed.",
+    rule="timeline(fast=True) needs the package numba; results are the same without it",
+    fix="install opentrn[fast], or leave `fast` out",
+)
+
+# Loading compiled code takes about as long as this many instructions in plain Python.
+_WORTH_COMPILING = 300_000
+_KEPT = 4
+
+_PREPARED: "OrderedDict[tuple, Prepared]" = OrderedDict()
+
+
+class Prepared(NamedTuple):
+    """A program made ready for the clock: everything that does not depend on how it is run."""
+
+    program: Program
+    chip: Any
+    placement: Placement
+    flow: Flow
+    columns: Columns
+    rates: Rates
+
+
+class Step(NamedTuple):
+    """One instruction of the critical path: `begin` to `end` (ns) it was what the rest waited for.
+
+    `reason` is why it did not begin earlier; `instruction` is a Loop for a loop's branch.
+    """
+
+    instruction: Instruction | Loop
+    index: int
+    begin: float
+    end: float
+    reason: str
+
+
+def rates_of(chip) -> Rates:
+    """The rates of `chip` that the schedule needs."""
+    tensor = chip.tensor
+    return Rates(
+        semaphore_ns=chip.semaphore.wait * 1e9,
+        warmup_ns=tensor.warmup * 1e9,
+        cold_rate=float(tensor.cold_rate),
+        dma_engines=int(chip.dma.engines),
+    )
+
+
+def columns_of(flow: Flow) -> Columns:
+    """The columns of a flow, as NumPy arrays."""
+    row = np.asarray(flow.row, np.int64)
+    table = list(zip(*flow.rows, strict=True)) if flow.rows else [()] * 11
+    found = {}
+    for name, values in zip(flow.rows[0]._fields if flow.rows else (), table, strict=False):
+        if name != "grade":
+            kind = np.int64 if name in ("stream", "first", "count") else np.float64
+            found[name] = np.asarray(values, kind)[row]
+    empty = np.zeros(0, np.int64)
+    return Columns(
+        *(found.get(name, empty) for name in Columns._fields[:-2]),
+        dep_start=np.asarray(flow.dep_start, np.int64),
+        dep=np.asarray(flow.dep, np.int64),
+    )
+
+
+def prepare(program: Program, chip, trips: Any = None) -> Prepared:
+    """Place the program's tiles and find its waits; remembered for the last few programs.
+
+    `trips`: the trip counts of loops bounded by registers, in the order they are entered.
+    """
+    counts = tuple(int(n) for n in trips) if trips is not None else ()
+    key = (id(program), chip, counts)
+    found = _PREPARED.get(key)
+    if found is not None and found.program is program:
+        _PREPARED.move_to_end(key)
+        return found
+    with _collector_paused():
+        placement = place(program, chip)
+        flow = dependencies(program, placement, chip, counts)
+    made = Prepared(program, chip, placement, flow, columns_of(flow), rates_of(chip))
+    _PREPARED[key] = made
+    while len(_PREPARED) > _KEPT:
+        _PREPARED.popitem(last=False)
+    return made
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """No cyclic garbage collection meanwhile: it would walk the whole growing program again and
+    again (half of the time), and find nothing.
+    """
+    running = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if running:
+            gc.enable()
+
+
+def timeline(program: Program, chip, *, trips: Any = None, fast: bool | None = None) -> "Timeline":
+    """When every instruction of `program` runs on one core of `chip`.
+
+    `fast` chooses the compiled scheduler (None: for long programs, where Numba is installed); the
+    results are equal.  Raises CapacityError when the tiles do not fit, UsageError `sim.trips`.
+    """
+    ready = prepare(program, chip, trips)
+    return Timeline(ready, _schedule(ready.columns, ready.rates, fast))
+
+
+def _schedule(columns: Columns, rates: Rates, fast: bool | None) -> Schedule:
+    if fast is None:
+        fast = len(columns.stream) >= _WORTH_COMPILING and _has_numba()
+    if not fast:
+        found = timing.schedule(Columns(*(column.tolist() for column in columns)), rates)
+        numbers = [np.array(array("d", column)) for column in found[:5]]
+        return Schedule(*numbers, *(np.asarray(column, np.int64) for column in found[5:]))
+    try:
+        from opentrn.sim import timing_fast
+    except ImportError as error:
+        raise UsageError("Numba is not installed", code="sim.fast") from error
+    return timing_fast.schedule(columns, rates)
+
+
+def _has_numba() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("numba") is not None
+
+
+class Timeline:
+    """A program in time.  Arrays have one entry for each executed instruction, in program order.
+
+    `start`, `end` (ns): when its engine works on it, or its bytes move.  `visible` (ns): when
+    others can see the result.  `instructions[i]` is the Instruction, or the Loop whose branch it
+    is.  `placement` says where the tiles lie.
+    """
+
+    def __init__(self, prepared: Prepared, schedule: Schedule):
+        self.program, self.chip = prepared.program, prepared.chip
+        self.placement, self.columns = prepared.placement, prepared.columns
+        self.schedule, self._flow, self._rates = schedule, prepared.flow, prepared.rates
+        self.instructions = prepared.flow.instances
+        self.start, self.end, self.visible = schedule.start, schedule.end, schedule.visible
+
+    def __len__(self) -> int:
+        return len(self.instructions)
+
+    @property
+    def total_ns(self) -> float:
+        """When the last result is visible."""
+        return float(self.visible.max()) if len(self.visible) else 0.0
+
+    @property
+    def binding(self) -> list[tuple[int, str]]:
+        """For each instruction what held it back last: `(index, reason)`; -1 when nothing did.
+
+        Reasons: "engine" (its engine was busy), "data" (a result of its own engine), "semaphore"
+        (another engine), "dma" (a transfer), "queue" (the DMA engines), "hbm" (bandwidth).
+        """
+        pairs = zip(self.schedule.binding.tolist(), self.schedule.reason.tolist(), strict=True)
+        return [(index, REASONS[reason]) for index, reason in pairs]
+
+    @property
+    def engine_busy_ns(self) -> dict[str, float]:
+        """How long each engine works (DMA issue included), and "dma": the mean DMA engine."""
+        columns, found = self.columns, dict.fromkeys(ENGINES, 0.0)
+        length = self.end - self.start
+        issued = columns.stream >= len(ENGINES)
+        length = np.where(issued, columns.busy, length)
+        engine = np.where(
+            issued, (columns.stream - len(ENGINES)) // len(timing.QUEUES), columns.stream
+        )
+        for number, name in enumerate(ENGINES):
+            found[name] = float(length[engine == number].sum())
+        moved = (columns.move * columns.count).sum()
+        found["dma"] = float(moved) / self._rates.dma_engines
+        return found
+
+    # ------------------------------------------------------------ why it takes so long
+
+    def critical_path(self) -> list[Step]:
+        """The chain of instructions that ends last, each the one the next had to wait for."""
+        path, s = [], self.schedule
+        if not len(self.visible):
+            return path
+        index, end = int(self.visible.argmax()), self.total_ns
+        while index >= 0:
+            begin = min(float(s.since[index]), end)
+            reason = REASONS[s.reason[index]]
+            path.append(Step(self.instructions[index], index, begin, end, reason))
+            index, end = int(s.binding[index]), begin
+            if reason in ("semaphore", "dma"):
+                end -= self._rates.semaphore_ns
+        path.reverse()
+        return path
+
+    def grade_shares(self) -> dict[str, float]:
+        """Share of the total time that rests on each grade of knowledge, along the critical path.
+
+        Semaphores between the steps count with the grade of the semaphore fact.
+        """
+        spent: dict[str, float] = {}
+        path, total = self.critical_path(), self.total_ns
+        for step in path:
+            grade = self._grade(step.index)
+            spent[grade] = spent.get(grade, 0.0) + step.end - step.begin
+        between = total - sum(spent.values())
+        if path and between > 0.0:
+            grade = self.chip.fact("semaphore.wait").grade
+            spent[grade] = spent.get(grade, 0.0) + between
+        return {grade: ns / total for grade, ns in spent.items()} if total else {}
+
+    def _grade(self, index: int) -> str:
+        return self._flow.rows[self._flow.row[index]].grade
+
+    # ------------------------------------------------------------ the trace
+
+    def trace(self) -> Trace:
+        """The trace: engine tracks, DMA queues, and how full SBUF and PSUM are.
+
+        A transfer is an event on its queue's track (while its bytes move) and, labelled "issue",
+        on the track of the engine that issues it.
+        """
+        trace = Trace({"target": self.chip.name, "program": self.program.name})
+        self._add_events(trace)
+        self._add_counters(trace)
+        return trace
+
+    def _add_events(self, trace: Trace) -> None:
+        s, flow, facts = self.schedule, self._flow, {}
+        tracks, streams = _tracks(self.columns), self.columns.stream.tolist()
+        busy, waits = self.columns.busy.tolist(), self._waits().tolist()
+        columns = [column.tolist() for column in s]
+        for index, (start, end, _, issue, _, binding, reason) in enumerate(
+            zip(*columns, strict=True)
+        ):
+            one, stream = self.instructions[index], streams[index]
+            if isinstance(one, Loop):
+                trace.add(tracks[stream], "loop", start, end, where=one.where, label="loop",
+                          grade=self._grade(index))  # fmt: skip
+                continue
+            known = facts.get(one.form)
+            if known is None:
+                known = facts[one.form] = _facts(one.form)
+            grade = flow.rows[flow.row[index]].grade
+            if stream >= len(ENGINES):
+                engine = ENGINES[timing.engine_of(stream)]
+                trace.add(engine, one.opcode, issue, issue + busy[index], where=one.where,
+                          label="issue", grade=grade)  # fmt: skip
+            waited = f"{REASONS[reason]}: {self._name(binding)}" if binding >= 0 else ""
+            trace.add(
+                tracks[stream], one.opcode, start, end, where=one.where, waited_for=waited,
+                wait_ns=waits[index], grade=grade, label=one.name or "", args={"index": index},
+                **known,
+            )  # fmt: skip
+
+    def _name(self, index: int) -> str:
+        one = self.instructions[index]
+        return "loop" if isinstance(one, Loop) else f"{one.opcode} #{index}"
+
+    def _waits(self) -> np.ndarray:
+        """Idle time (ns) of the stream before each instruction; for a DMA, time in the rings."""
+        s, c = self.schedule, self.columns
+        waits = np.zeros(len(self))
+        for stream in range(len(ENGINES)):
+            own = np.flatnonzero(c.stream == stream)
+            before = np.concatenate((np.zeros(1), s.end[own][:-1]))[: len(own)]
+            waits[own] = np.maximum(s.start[own] - before, 0.0)
+        issued = c.stream >= len(ENGINES)
+        arrival = s.issue + c.busy + c.lead
+        return np.where(issued, np.maximum(s.start - arrival, 0.0), waits)
+
+    def _add_counters(self, trace: Trace) -> None:
+        """`sbuf_bytes` (all partitions) and `psum_banks` in use, from first start to last end."""
+        first, last = self._first_and_last()
+        sbuf: dict[float, float] = {}
+        banks: list[tuple[float, int, int]] = []
+        for buffer, slot in self.placement.slots.items():
+            begin, end = first.get(slot.first), last.get(slot.last)
+            if begin is None or end is None:
+                continue
+            if buffer.space == "sbuf":
+                size = slot.nbytes * buffer.partitions
+                sbuf[begin] = sbuf.get(begin, 0) + size
+                sbuf[end] = sbuf.get(end, 0) - size
+            else:
+                banks += [(begin, 1, b) for b in self.placement.banks(buffer)]
+                banks += [(end, -1, b) for b in self.placement.banks(buffer)]
+        now = 0.0
+        for time in sorted(sbuf):
+            now += sbuf[time]
+            trace.count("sbuf_bytes", time, now)
+        _count_banks(trace, sorted(banks))
+
+    def _first_and_last(self) -> tuple[dict[int, float], dict[int, float]]:
+        """Start of the first and end of the last instance of each position of the text."""
+        first: dict[int, float] = {}
+        last: dict[int, float] = {}
+        starts, ends = self.start.tolist(), self.end.tolist()
+        for index, position in enumerate(self._flow.position):
+            first.setdefault(position, starts[index])
+            last[position] = ends[index]
+        return first, last
+
+
+def _count_banks(trace: Trace, changes: list[tuple[float, int, int]]) -> None:
+    users: dict[int, int] = {}
+    for n, (time, change, bank) in enumerate(changes):
+        users[bank] = users.get(bank, 0) + change
+        if n + 1 == len(changes) or changes[n + 1][0] != time:
+            trace.count("psum_banks", time, sum(1 for count in users.values() if count > 0))
+
+
+def _tracks(columns: Columns) -> list[str]:
+    """The track of each stream: engines by name, DMA queues in use by number."""
+    names = list(ENGINES) + [""] * (timing.STREAMS - len(ENGINES))
+    used = [n for n in np.unique(columns.stream).tolist() if n >= len(ENGINES)]
+    for number, stream in enumerate(used):
+        names[stream] = f"dma.q{number}"
+    return names
+
+
+def _facts(form) -> dict[str, Any]:
+    """What the trace says of every instruction of this form: flops, bytes and memories."""
+    read = [side for name, side in form.tiles() if form.operands[name].role in ("in", "inout")]
+    written = [side for name, side in form.tiles() if form.operands[name].role != "in"]
+    return {
+        "flops": form.flop_count,
+        "bytes_read": sum(side.nbytes for side in read),
+        "bytes_written": sum(side.nbytes for side in written),
+        "source": "+".join(dict.fromkeys(side.space for side in read)),
+        "target": "+".join(dict.fromkeys(side.space for side in written)),
+    }
