@@ -1,6 +1,6 @@
 """What `opentrn explain <instruction>.<part>` shows, read from the instruction's class."""
 
-from opentrn.base import Explanation
+from opentrn.base import Explanation, declare
 from opentrn.isa.define import INSTRUCTIONS, Instr
 from opentrn.isa.operands import Dim, Flag, Operand, RegIn, RegOut, Value
 
@@ -32,6 +32,16 @@ PARTS = {
         "",
     ),
 }
+
+
+declare(
+    "isa.fp8_format",
+    "An operand has an 8-bit or MX format that the target does not have; refused as "
+    "<instruction>.<operand>.dtype.",
+    rule="float8_e4m3fn, float8_e8m0fnu and the x4 formats exist from NeuronCore-v4 (trn3) on",
+    fix="use float8_e4m3 (max 240) or float8_e5m2, or target trn3",
+    neuron="NCC_EVRF051",
+)
 
 
 def explain(code: str) -> Explanation | None:

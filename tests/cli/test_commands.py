@@ -92,6 +92,12 @@ def test_explain_a_limit_of_an_instruction(opentrn):
     assert "PSUM" in result.out
 
 
+def test_explain_a_code_of_the_neuron_tools(opentrn):
+    result = opentrn("explain", "NCC_EVRF051")
+    assert result.status == 0
+    assert "isa.fp8_format  (NCC_EVRF051)" in result.out.splitlines()
+
+
 def test_explain_without_a_code_lists_them(opentrn):
     result = opentrn("explain")
     listed = [line.split()[0] for line in result.out.splitlines()]

@@ -345,6 +345,18 @@ def codes_declared(files: list[Path]) -> set[str]:
     return declared
 
 
+def neuron_codes_used(files: list[Path], root: Path = ROOT) -> dict[str, str]:
+    """Every literal `neuron="..."` of a call -> the place that uses it."""
+    used = {}
+    for path in files:
+        for node in ast.walk(parse(path)):
+            for keyword in node.keywords if isinstance(node, ast.Call) else ():
+                value = getattr(keyword.value, "value", None)
+                if keyword.arg == "neuron" and isinstance(value, str) and value:
+                    used.setdefault(value, f"{path.relative_to(root).as_posix()}:{node.lineno}")
+    return used
+
+
 def parts_used(files: list[Path], root: Path = ROOT) -> dict[str, str]:
     """Every literal part of an instruction's `bad(kind, what, rule, fix, part)` -> its place."""
     used = {}

@@ -120,6 +120,23 @@ def test_every_part_an_instruction_complains_of_can_be_explained():
     assert {p: place for p, place in used.items() if p not in named | common} == {}
 
 
+def test_every_neuron_code_we_print_can_be_looked_up():
+    from opentrn import base
+
+    import_everything()
+    told = {base.explanation(code).neuron for code in base.codes()}
+    used = rules.neuron_codes_used(rules.package_files())
+    assert used
+    assert {code: place for code, place in used.items() if code not in told} == {}
+
+
+def test_neuron_codes_are_found(sample):
+    text = "declare('a.b', 'm', neuron='NRT_1')\ni.bad(K, 'w', neuron='NCC_2')\nf(neuron='')\n"
+    root = sample({"isa/a.py": text})
+    used = rules.neuron_codes_used([root / "isa" / "a.py"], root)
+    assert used == {"NRT_1": "isa/a.py:1", "NCC_2": "isa/a.py:2"}
+
+
 def test_parts_are_found(sample):
     text = "def f(i):\n    i.bad(K, 'w', 'r', 'f', 'odd')\n    i.bad(K, 'w', 'r', 'f', name)\n"
     root = sample({"isa/a.py": text})
