@@ -247,6 +247,7 @@ class tensor_scalar(VectorInstr):
     def run(i, data, operand0, operand1=None):
         """One or two operators; the second works in place."""
         idle_operand(i, "op0", "operand0", operand0)
+        idle_operand(i, "op1", "operand1", operand1)
         if i.op0.bitvec:
             first, second = _bit_operand(i, data, operand0), _bit_operand(i, data, operand1)
         else:

@@ -183,10 +183,12 @@ def vector(given, x):
 
 def idle_operand(i, op_name: str, name: str, value) -> None:
     """Refuse a number that a unary operator would ignore (UsageError `<instruction>.<name>`)."""
-    if getattr(i, op_name).arity == 1 and isinstance(value, int | float) and value != 0:
+    which = getattr(i, op_name)
+    unary = which is not None and which.arity == 1
+    if unary and isinstance(value, int | float) and value != 0:
         i.bad(
             UsageError,
-            f"`{name}` = {value} is ignored: {op_name}={getattr(i, op_name)} takes one operand",
+            f"`{name}` = {value} is ignored: {op_name}={which} takes one operand",
             f"`{name}` must be None or 0 with a unary operator",
             f"pass {name}=None, or choose a binary operator",
             name,

@@ -172,6 +172,10 @@ def test_tensor_scalar_operand_refusals():
     with pytest.raises(UsageError) as caught:
         idle.run(data=numbers(128, 512), operand0=3.0)
     assert caught.value.code == "tensor_scalar.operand0"
+    second = make(tensor_scalar, op0="add", operand0=NUMBER, op1="relu", operand1=NUMBER, **base)
+    with pytest.raises(UsageError) as caught:
+        second.run(data=numbers(128, 512), operand0=1.0, operand1=3.0)
+    assert caught.value.code == "tensor_scalar.operand1"
 
 
 # ------------------------------------------------------------------ scalar_tensor_tensor
