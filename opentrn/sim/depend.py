@@ -11,7 +11,7 @@ branch, and no DMA of an iteration is issued before its engine's branch.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections import deque
 from typing import Any, NamedTuple
 
 from opentrn.base import Bug, UsageError, declare
@@ -124,10 +124,11 @@ class _Tile:
 def dependencies(program: Program, placement: Placement, chip, trips: Any = ()) -> Flow:
     """Unroll the program and find every wait.
 
-    `trips` gives the trip counts of loops bounded by registers: a sequence (or iterator) in the
-    order in which such loops are entered.  Raises UsageError `sim.trips` when one is missing.
+    `trips` gives the trip counts of loops bounded by registers: pairs `(loop, count)`, one for
+    each time a loop is entered (`Machine.trips`), or plain counts in the order in which such loops
+    are entered.  Raises UsageError `sim.trips` when one is missing.
     """
-    finder = _Finder(program, placement, chip, iter(trips))
+    finder = _Finder(program, placement, chip, trips)
     finder.walk(program.body)
     return finder.flow
 
@@ -135,8 +136,15 @@ def dependencies(program: Program, placement: Placement, chip, trips: Any = ()) 
 class _Finder:
     """The search for waits, in program order."""
 
-    def __init__(self, program: Program, placement: Placement, chip, trips: Iterator[int]):
-        self.placement, self.chip, self.trips = placement, chip, trips
+    def __init__(self, program: Program, placement: Placement, chip, trips: Any):
+        self.placement, self.chip = placement, chip
+        self.trips: deque[int] = deque()  # counts in order of entry
+        self.own_trips: dict[int, deque[int]] = {}  # by id of the loop they belong to
+        for one in trips:
+            if isinstance(one, tuple):
+                self.own_trips.setdefault(id(one[0]), deque()).append(int(one[1]))
+            else:
+                self.trips.append(int(one))
         self.flow = Flow([], [], [], [], [0], [])
         self.shapes = Shapes()
         self.plans: dict[Any, _Plan] = {}
@@ -225,14 +233,14 @@ class _Finder:
         known = loop.while_true is None
         if known and not isinstance(loop.start, Register) and not isinstance(loop.stop, Register):
             return len(range(loop.start, loop.stop, loop.step))
-        count = next(self.trips, None)
-        if count is None:
+        counts = self.own_trips.get(id(loop)) or self.trips
+        if not counts:
             raise UsageError(
                 "a device loop's trip count is in a register, and `trips` has no count for it",
                 code="sim.trips",
                 at=loop.where,
             )
-        return int(count)
+        return counts.popleft()
 
     def append(self, what, position: int, row: int) -> None:
         """Close the instance whose waits are in `edges`."""

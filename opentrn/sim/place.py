@@ -168,8 +168,9 @@ def place(program: Program, chip) -> Placement:
 def lifetimes(program: Program) -> dict[Buffer, tuple[int, int]]:
     """`{buffer: (first, last)}` positions between which each on-chip buffer must keep its bytes.
 
-    A tile that enters a device loop from outside, or whose first use inside it is not a write of
-    the whole tile (its value may come from the iteration before), lives through the whole loop.
+    A tile that enters a device loop from outside lives through the whole loop.  So does one first
+    used inside it by anything but a write of the whole tile, because its value may come from the
+    iteration before, unless it is declared in the loop's body.
     """
     scan = _Liveness()
     scan.walk(program.body)
@@ -223,8 +224,9 @@ class _Liveness:
         self.inside.append(set())
         self.walk(node.body)
         touched, end = self.inside.pop(), self.position - 1
+        own = self.fresh.union(node.local)
         for buffer in touched:
-            if self.first[buffer] < begin or buffer not in self.fresh:
+            if self.first[buffer] < begin or buffer not in own:
                 self.first[buffer] = min(self.first[buffer], begin)
                 self.last[buffer] = max(self.last[buffer], end)
         if self.inside:

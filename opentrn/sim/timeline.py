@@ -85,10 +85,10 @@ def columns_of(flow: Flow) -> Columns:
 def prepare(program: Program, chip, trips: Any = None) -> Prepared:
     """Place the program's tiles and find its waits; remembered for the last few programs.
 
-    `trips`: the trip counts of loops bounded by registers, in the order they are entered.
+    `trips`: the trip counts of loops bounded by registers, see `depend.dependencies`.
     """
-    counts = tuple(int(n) for n in trips) if trips is not None else ()
-    key = (id(program), chip, counts)
+    counts = tuple(trips) if trips is not None else ()
+    key = (id(program), chip, tuple(_identity(one) for one in counts))
     found = _PREPARED.get(key)
     if found is not None and found.program is program:
         _PREPARED.move_to_end(key)
@@ -101,6 +101,11 @@ def prepare(program: Program, chip, trips: Any = None) -> Prepared:
     while len(_PREPARED) > _KEPT:
         _PREPARED.popitem(last=False)
     return made
+
+
+def _identity(trip: Any) -> tuple[int, int]:
+    """A trip count as part of a key: loops are not hashable."""
+    return (id(trip[0]), int(trip[1])) if isinstance(trip, tuple) else (0, int(trip))
 
 
 @contextmanager

@@ -1,0 +1,215 @@
+"""Placement: by hand, and its laws on random programs."""
+
+import random
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from opentrn.base import CapacityError, UsageError, bfloat16, float32
+from opentrn.isa import view_of
+from opentrn.sim.place import lifetimes, place
+from tests.sim.programs import TRN2, Writer
+
+SBUF, BANK = 212984, 2048
+
+
+def small(sbuf: int = SBUF, psum_banks: int = 8):
+    """trn2 with less memory on chip."""
+    core = SimpleNamespace(
+        sbuf_usable=sbuf,
+        sbuf_partition=229376,
+        sbuf_alignment=4,
+        psum_partition=16384,
+        psum_banks=psum_banks,
+        psum_bank=BANK,
+        psum_alignment=4,
+    )
+    return SimpleNamespace(core=core, name="trn2")
+
+
+def chain(w: Writer, count: int, space="sbuf", shape=(128, 512), dtype=bfloat16):
+    """`count` tiles, each a copy of the one before: two live at a time."""
+    tiles = [w.buffer(space, shape, dtype) for _ in range(count)]
+    w.add("memset", dst=tiles[0], value=0.0)
+    for a, b in zip(tiles, tiles[1:], strict=False):
+        w.copy(b, a)
+    return tiles
+
+
+def test_tiles_are_placed_around_the_ring_before_bytes_are_used_again():
+    w = Writer()
+    tiles = chain(w, 12)  # 1,024 bytes per partition each
+    found = place(w.program(), small(sbuf=4 * 1024))
+    assert [found.slots[t].address for t in tiles] == [0, 1024, 2048, 3072] * 3
+    assert found.peak_bytes["sbuf"] == 2048
+
+
+def test_sizes_are_rounded_to_the_alignment():
+    w = Writer()
+    tiles = chain(w, 3, shape=(128, 3))
+    found = place(w.program(), TRN2)
+    assert [found.slots[t].address for t in tiles] == [0, 8, 16]
+
+
+def test_accumulators_do_not_straddle_banks_and_large_ones_take_whole_banks():
+    w = Writer()
+    sizes = (300, 300, 512, 700, 10)  # float32: 1200, 1200, 2048, 2800, 40 bytes
+    tiles = [w.buffer("psum", (128, n), float32) for n in sizes]
+    for t in tiles:
+        w.add("memset", dst=t, value=0.0)
+    for t in tiles:
+        w.add("memset", dst=t, value=0.0)
+    found = place(w.program(), TRN2)
+    assert [found.slots[t].address for t in tiles] == [0, 2048, 4096, 6144, 10240]
+    assert [len(found.banks(t)) for t in tiles] == [1, 1, 1, 2, 1]
+    growing = [(0, 1), (1, 2), (2, 3), (3, 5), (4, 6)]
+    assert found.banks_used() == [*growing, (6, 5), (7, 4), (8, 3), (9, 1), (10, 0)]
+
+
+def test_small_accumulators_share_a_bank():
+    w = Writer()
+    tiles = [w.buffer("psum", (128, 128), float32) for _ in range(4)]
+    for t in tiles + tiles:
+        w.add("memset", dst=t, value=0.0)
+    assert place(w.program(), TRN2).banks_used() == [(0, 1), (8, 0)]
+
+
+def test_sbuf_that_is_too_small_names_the_largest_tiles_alive():
+    w = Writer()
+    tiles = [w.buffer("sbuf", (128, 8192 + n), name=f"tile{n}") for n in range(14)]
+    for t in tiles + tiles:
+        w.add("memset", dst=t, value=0.0)
+    with pytest.raises(CapacityError) as caught:
+        place(w.program(), TRN2)
+    error = caught.value
+    assert error.code == "sim.sbuf_capacity"
+    total = sum(2 * (8192 + n) + (2 * (8192 + n)) % 4 for n in range(14))
+    lines = error.what.splitlines()
+    assert f"{total:,} bytes per partition, 212,984 are usable" in lines[0]
+    assert "16,412 B  tile13 [128, 8205] bfloat16" in lines[1]
+    assert "kernel.py:14" in lines[1]
+    assert lines[9].strip() == "… and 6 more"
+    assert len(lines) == 10
+    # The error points at the instruction at which the most is alive: the 14th memset.
+    assert error.at.line == 14 + 14
+
+
+def test_psum_that_is_too_small_is_refused():
+    w = Writer()
+    tiles = [w.buffer("psum", (128, 512), float32) for _ in range(9)]
+    for t in tiles + tiles:
+        w.add("memset", dst=t, value=0.0)
+    with pytest.raises(CapacityError) as caught:
+        place(w.program(), TRN2)
+    assert caught.value.code == "sim.psum_capacity"
+
+
+def test_holes_are_avoided_when_the_ring_would_leave_some():
+    w = Writer()
+    keep, pass_by = [], []
+    for _ in range(4):  # ring order leaves the long-lived tiles 1 KiB apart
+        pass_by.append(w.buffer("sbuf", (128, 512)))
+        w.add("memset", dst=pass_by[-1], value=0.0)
+        keep.append(w.buffer("sbuf", (128, 512)))
+        w.add("memset", dst=keep[-1], value=0.0)
+    large = w.buffer("sbuf", (128, 2048))
+    w.add("memset", dst=large, value=0.0)
+    for t in keep:
+        w.add("memset", dst=t, value=0.0)
+    found = place(w.program(), small(sbuf=8 * 1024))
+    assert [found.slots[t].address for t in keep] == [0, 1024, 2048, 3072]
+    assert found.slots[large].address == 4096
+
+
+def test_explicit_addresses_are_kept_and_avoided():
+    w = Writer()
+    fixed = w.buffer("sbuf", (128, 512), address=512)
+    loose = w.buffer("sbuf", (128, 512))
+    for t in (fixed, loose, fixed):
+        w.add("memset", dst=t, value=0.0)
+    found = place(w.program(), TRN2)
+    assert found.slots[fixed].address == 512
+    assert found.slots[loose].address == 1536
+    assert found.findings == []
+
+
+def test_explicit_tiles_that_alias_while_alive_are_reported():
+    w = Writer()
+    one = w.buffer("sbuf", (32, 512), address=0, partition=0, name="one")
+    two = w.buffer("sbuf", (32, 512), address=1000, partition=0, name="two")
+    other_rows = w.buffer("sbuf", (32, 512), address=0, partition=32)
+    for t in (one, two, other_rows, one):
+        w.add("memset", dst=t, value=0.0)
+    (finding,) = place(w.program(), TRN2).findings
+    assert finding.code == "sim.address_overlap"
+    assert "`one` and `two`" in finding.what
+
+
+def test_an_address_outside_the_memory_is_refused():
+    w = Writer()
+    w.add("memset", dst=w.buffer("psum", (128, 512), float32, address=15000), value=0.0)
+    with pytest.raises(UsageError) as caught:
+        place(w.program(), TRN2)
+    assert caught.value.code == "sim.address_range"
+
+
+def test_what_a_loop_carries_lives_through_it():
+    w = Writer()
+    outside, carried, partly, local, after = (w.buffer("sbuf", (128, 64)) for _ in range(5))
+    w.add("memset", dst=outside, value=0.0)  # 0
+    w.builder.open_loop()
+    declared = w.buffer("sbuf", (128, 64))
+    w.add("memset", dst=local, value=0.0)  # 1
+    w.copy(view_of(partly)[:, 0:32], view_of(local)[:, 0:32])  # 2
+    w.copy(local, outside)  # 3
+    w.copy(outside, carried)  # 4: reads what the iteration before wrote
+    w.copy(carried, local)  # 5
+    w.add("memset", dst=after, value=0.0)  # 6
+    w.copy(view_of(declared)[:, 0:32], view_of(after)[:, 0:32])  # 7
+    w.builder.close_loop(start=0, stop=4)
+    w.copy(outside, after)  # 8
+    lives = lifetimes(w.program())
+    assert lives[outside] == (0, 8)
+    assert lives[carried] == (1, 7)
+    assert lives[partly] == (1, 7)
+    assert lives[local] == (1, 5)
+    assert lives[after] == (6, 8)
+    assert lives[declared] == (7, 7)
+
+
+@given(st.integers(0, 10**9))
+@settings(max_examples=50, deadline=None)
+def test_no_two_live_tiles_share_bytes_and_capacity_holds(seed):
+    rng = random.Random(seed)
+    w = Writer()
+    pool = []
+    for _ in range(60):
+        if len(pool) < 2 or rng.random() < 0.4:
+            space = rng.choice(["sbuf", "psum"])
+            pool.append(w.buffer(space, (128, rng.randrange(1, 700)), float32))
+            w.add("memset", dst=pool[-1], value=0.0)
+        else:
+            tile = rng.choice(pool)
+            w.add("memset", dst=tile, value=0.0)
+            if rng.random() < 0.6:
+                pool.remove(tile)
+    program, chip = w.program(), small(sbuf=24 * 1024)
+    try:
+        found = place(program, chip)
+    except CapacityError:
+        return
+    slots = list(found.slots.items())
+    for n, (a, one) in enumerate(slots):
+        limit = 24 * 1024 if a.space == "sbuf" else 8 * BANK
+        assert 0 <= one.address
+        assert one.address + a.partition_bytes <= limit
+        if a.space == "psum":
+            size = a.partition_bytes
+            inside = one.address % BANK + size <= BANK
+            assert inside if size <= BANK else one.address % BANK == 0
+        for b, two in slots[:n]:
+            if a.space == b.space and one.first <= two.last and two.first <= one.last:
+                apart = one.address + a.partition_bytes <= two.address
+                assert apart or two.address + b.partition_bytes <= one.address

@@ -1,0 +1,261 @@
+"""The schedule: hand-computed cases, its laws on random columns, and the compiled twin."""
+
+import random
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from opentrn.sim import timing
+from opentrn.sim.timing import DMA, ENGINE, FREED, HBM, OWN, QUEUE, SEEN, SEMAPHORE, Columns, Rates
+
+TENSOR, VECTOR, SCALAR, GPSIMD, SYNC = range(5)
+LOAD, STORE = timing.queue_number(SYNC, 0), timing.queue_number(SYNC, 1)
+# No warm-up unless a test is about it.
+RATES = Rates(semaphore_ns=10.0, warmup_ns=1000.0, cold_rate=1.0, dma_engines=16)
+
+
+def columns(*rows) -> Columns:
+    """Columns from dictionaries; `after` lists (producer, kind)."""
+    found = {name: [] for name in Columns._fields}
+    found["dep_start"].append(0)
+    defaults = {"latency": 0, "background": 0, "lead": 0, "move": 0, "finish": 0, "hbm": 0}
+    for row in rows:
+        row = {**defaults, "first": 0, "count": 16, "after": (), **row}
+        for name in Columns._fields[:-2]:
+            value = row[name]
+            found[name].append(value if name in ("stream", "first", "count") else float(value))
+        found["dep"] += [4 * producer + kind for producer, kind in row["after"]]
+        found["dep_start"].append(len(found["dep"]))
+    return Columns(**found)
+
+
+def run(*rows, rates=RATES):
+    return timing.schedule(columns(*rows), rates)
+
+
+# ---------------------------------------------------------------------- by hand
+
+
+def test_one_engine_runs_in_order_without_gaps():
+    s = run({"stream": VECTOR, "busy": 100}, {"stream": VECTOR, "busy": 50})
+    assert s.start == [0, 100]
+    assert s.end == [100, 150]
+    assert (s.binding[1], s.reason[1]) == (0, ENGINE)
+
+
+def test_a_result_is_seen_after_latency_and_across_engines_a_semaphore():
+    first = {"stream": VECTOR, "busy": 100, "latency": 30}
+    s = run(
+        first,
+        {"stream": VECTOR, "busy": 10, "after": [(0, OWN)]},
+        {"stream": SCALAR, "busy": 10, "after": [(0, SEEN)]},
+        {"stream": GPSIMD, "busy": 10, "after": [(0, FREED)]},
+    )
+    assert s.start == [0, 130, 140, 110]
+    assert s.reason[1:] == [timing.DATA, SEMAPHORE, SEMAPHORE]
+
+
+def test_results_of_one_engine_become_visible_in_order():
+    s = run(
+        {"stream": VECTOR, "busy": 10, "latency": 500},
+        {"stream": VECTOR, "busy": 10},
+        {"stream": SCALAR, "busy": 1, "after": [(1, SEEN)]},
+    )
+    assert s.visible[1] == 510
+    assert s.start[2] == 520
+
+
+def test_a_stationary_load_hides_behind_the_multiply_before_it():
+    short = [{"stream": TENSOR, "busy": 100, "background": 30}] * 3
+    assert run(*short).start == [30, 130, 230]
+    # Loads longer than multiplies: the chain of loads sets the pace.
+    long = [{"stream": TENSOR, "busy": 20, "background": 50}] * 3
+    assert run(*long).start == [50, 100, 150]
+
+
+def test_tensor_engine_warms_up_and_cools_down():
+    rates = RATES._replace(cold_rate=0.5)
+    # 400 ns of work, then again: the first 1000 ns of activity run at half speed.
+    s = run(*[{"stream": TENSOR, "busy": 400}] * 3, rates=rates)
+    assert s.end == [800, 800 + 200 + 300, 1300 + 400]
+    # 600 ns idle (more than half a window) make it cold again; 400 ns idle do not.
+    for idle, expected in ((600, 800), (400, 400)):
+        warm = {"stream": TENSOR, "busy": 2000}
+        wait = {"stream": VECTOR, "busy": 2500 + idle}
+        after = {"stream": TENSOR, "busy": 400, "after": [(1, OWN)]}
+        s = run(warm, wait, after, rates=rates)
+        assert s.end[0] == 2500
+        assert s.end[2] - s.start[2] == expected
+
+
+def test_a_transfer_is_issued_then_started_then_moved():
+    s = run(
+        {"stream": LOAD, "busy": 100, "lead": 900, "move": 400, "finish": 50},
+        {"stream": VECTOR, "busy": 10, "after": [(0, SEEN)]},
+    )
+    assert (s.issue[0], s.start[0], s.end[0], s.visible[0]) == (0, 1000, 1400, 1450)
+    assert (s.start[1], s.reason[1]) == (1460, DMA)
+
+
+def test_dma_engines_serve_in_order_of_arrival():
+    one = {"stream": LOAD, "busy": 100, "lead": 0, "move": 1000}
+    s = run({**one, "count": 8}, {**one, "count": 4, "first": 6}, {**one, "count": 4, "first": 12})
+    # The second needs engines 6 to 9: two are busy until 1100, two are free when it arrives.
+    assert s.end == [1100, 2100, 1300]
+    assert s.start == [100, 200, 300]
+    assert (s.binding[1], s.reason[1], s.since[1]) == (0, QUEUE, 1100)
+
+
+def test_a_store_that_waits_does_not_hold_back_a_later_load():
+    move = {"busy": 100, "lead": 0, "move": 500}
+    s = run(
+        {"stream": VECTOR, "busy": 5000},
+        {"stream": STORE, **move, "after": [(0, SEEN)]},
+        {"stream": LOAD, **move},
+    )
+    assert s.end[2] == 600
+    assert s.issue[1] == 5010
+
+
+def test_hbm_serves_the_bytes_of_all_transfers():
+    one = {"stream": LOAD, "busy": 0, "move": 100, "count": 1, "hbm": 300}
+    s = run(one, {**one, "first": 1})
+    assert s.end == [300, 600]
+    assert (s.binding[1], s.reason[1]) == (0, HBM)
+
+
+def test_issuing_takes_time_of_the_engine():
+    issue = {"stream": timing.queue_number(SCALAR, 0), "busy": 500, "move": 10}
+    s = run(issue, {"stream": SCALAR, "busy": 100}, issue)
+    assert (s.issue[0], s.start[1], s.issue[2]) == (0, 500, 600)
+
+
+def test_an_empty_program_takes_no_time():
+    assert timing.schedule(columns(), RATES).end == []
+
+
+# ---------------------------------------------------------------------- laws on random columns
+
+
+def random_columns(seed: int, n: int = 60) -> Columns:
+    rng = random.Random(seed)
+    rows = []
+    for i in range(n):
+        stream = rng.choice([0, 0, 1, 1, 2, 3, 4, LOAD, STORE, timing.queue_number(SCALAR, 0)])
+        dma = stream >= 5
+        row = {
+            "stream": stream,
+            "busy": rng.choice([0, 64, 100, 533.3]),
+            "latency": 0 if dma else rng.choice([0, 60, 165.5]),
+            "background": rng.choice([0, 13.3, 200]) if stream == 0 else 0,
+            "lead": rng.choice([0, 750, 1180]) if dma else 0,
+            "move": rng.choice([97, 186.7, 900]) if dma else 0,
+            "hbm": rng.choice([0, 90, 700]) if dma else 0,
+            "finish": rng.choice([0, 40]) if dma else 0,
+            "first": rng.randrange(16),
+            "count": rng.choice([1, 4, 16]),
+        }
+        after = {rng.randrange(max(0, i - 12), i) for _ in range(rng.randrange(3))} if i else ()
+        kinds = []
+        for producer in sorted(after):
+            same = rows[producer]["stream"] == stream and not dma
+            kinds.append((producer, OWN if same else rng.choice([SEEN, SEEN, FREED])))
+        rows.append({**row, "after": kinds})
+    return columns(*rows)
+
+
+def waits(c: Columns):
+    """(consumer, producer, kind) of every dependence."""
+    for i in range(len(c.stream)):
+        for code in c.dep[c.dep_start[i] : c.dep_start[i + 1]]:
+            yield i, code >> 2, code & 3
+
+
+def occupations(c: Columns, s) -> dict[int, list[tuple[float, float]]]:
+    """When each engine works or issues."""
+    found = {engine: [] for engine in range(5)}
+    for i, stream in enumerate(c.stream):
+        end = s.issue[i] + c.busy[i] if stream >= 5 else s.end[i]
+        found[timing.engine_of(stream)].append((s.issue[i], end))
+    return found
+
+
+COLD = RATES._replace(cold_rate=0.5)
+
+
+@given(st.integers(0, 10**9))
+@settings(max_examples=60, deadline=None)
+def test_every_dependence_is_respected(seed):
+    c = random_columns(seed)
+    s = timing.schedule(c, COLD)
+    for i, p, kind in waits(c):
+        end = s.end[p] if kind == FREED and c.stream[p] < 5 else s.visible[p]
+        semaphore = 0.0 if kind == OWN else COLD.semaphore_ns
+        assert s.issue[i] >= end + semaphore
+
+
+@given(st.integers(0, 10**9))
+@settings(max_examples=60, deadline=None)
+def test_engines_run_one_at_a_time_and_streams_in_order(seed):
+    c = random_columns(seed)
+    s = timing.schedule(c, COLD)
+    for spans in occupations(c, s).values():
+        spans.sort()
+        assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
+    for stream in set(c.stream):
+        starts = [s.issue[i] for i in range(len(c.stream)) if c.stream[i] == stream]
+        assert starts == sorted(starts)
+
+
+@given(st.integers(0, 10**9))
+@settings(max_examples=60, deadline=None)
+def test_total_is_no_less_than_any_resource_or_path_needs(seed):
+    c = random_columns(seed)
+    s = timing.schedule(c, COLD)
+    total, n = max(s.visible), len(c.stream)
+    for engine in range(5):
+        own = [c.busy[i] for i in range(n) if timing.engine_of(c.stream[i]) == engine]
+        assert total >= sum(own) - 1e-6
+    rings = np.zeros(16)
+    for i in range(n):
+        if c.stream[i] >= 5:
+            rings[[k % 16 for k in range(c.first[i], c.first[i] + c.count[i])]] += c.move[i]
+    assert total >= rings.max() - 1e-6
+    assert total >= sum(c.hbm) - 1e-6
+    longest = [0.0] * n
+    for i, p, _ in waits(c):
+        longest[i] = max(longest[i], longest[p] + c.busy[p] + c.lead[p] + c.move[p])
+    assert total >= max(longest) - 1e-6
+
+
+@given(st.integers(0, 10**9))
+@settings(max_examples=60, deadline=None)
+def test_what_bound_an_instruction_explains_its_start(seed):
+    c = random_columns(seed)
+    s = timing.schedule(c, COLD)
+    for i, (p, reason) in enumerate(zip(s.binding, s.reason, strict=True)):
+        assert s.since[i] <= s.end[i]
+        if reason == timing.NOTHING:
+            assert s.since[i] == 0.0
+        elif reason in (SEMAPHORE, DMA):
+            passed = (s.end[p] + COLD.semaphore_ns, s.visible[p] + COLD.semaphore_ns)
+            assert s.since[i] in passed
+        elif reason == timing.DATA:
+            assert s.since[i] == s.visible[p]
+        elif reason == ENGINE:
+            assert s.since[i] in (s.end[p], s.issue[p], s.issue[p] + c.busy[p])
+
+
+@given(st.integers(0, 10**9))
+@settings(max_examples=40, deadline=None)
+def test_compiled_and_plain_schedules_are_equal_bit_by_bit(seed):
+    pytest.importorskip("numba", reason="the extra `fast` is not installed")
+    from opentrn.sim import timing_fast
+
+    c = random_columns(seed, 120)
+    plain, fast = timing.schedule(c, COLD), timing_fast.schedule(c, COLD)
+    for name, a, b in zip(plain._fields, plain, fast, strict=True):
+        assert np.array_equal(np.asarray(a), b), name
