@@ -244,9 +244,11 @@ class Timeline:
         """The trace: engine tracks, DMA queues, and how full SBUF and PSUM are.
 
         A transfer is an event on its queue's track (while its bytes move) and, labelled "issue",
-        on the track of the engine that issues it.
+        on the track of the engine that issues it.  `args["index"]` is the index of the instruction
+        here, which `waited_for` names: "<reason>: <what> #<index>".
         """
-        trace = Trace({"target": self.chip.name, "program": self.program.name})
+        about = {"target": self.chip.name, "program": self.program.name, "total_ns": self.total_ns}
+        trace = Trace(about)
         self._add_events(trace)
         self._add_counters(trace)
         return trace
@@ -260,9 +262,11 @@ class Timeline:
             zip(*columns, strict=True)
         ):
             one, stream = self.instructions[index], streams[index]
+            waited = f"{REASONS[reason]}: {self._name(binding)}" if binding >= 0 else ""
             if isinstance(one, Loop):
                 trace.add(tracks[stream], "loop", start, end, where=one.where, label="loop",
-                          grade=self._grade(index))  # fmt: skip
+                          waited_for=waited, wait_ns=waits[index], grade=self._grade(index),
+                          args={"index": index})  # fmt: skip
                 continue
             known = facts.get(one.form)
             if known is None:
@@ -271,8 +275,7 @@ class Timeline:
             if stream >= len(ENGINES):
                 engine = ENGINES[timing.engine_of(stream)]
                 trace.add(engine, one.opcode, issue, issue + busy[index], where=one.where,
-                          label="issue", grade=grade)  # fmt: skip
-            waited = f"{REASONS[reason]}: {self._name(binding)}" if binding >= 0 else ""
+                          label="issue", grade=grade, args={"index": index})  # fmt: skip
             trace.add(
                 tracks[stream], one.opcode, start, end, where=one.where, waited_for=waited,
                 wait_ns=waits[index], grade=grade, label=one.name or "", args={"index": index},
@@ -281,7 +284,7 @@ class Timeline:
 
     def _name(self, index: int) -> str:
         one = self.instructions[index]
-        return "loop" if isinstance(one, Loop) else f"{one.opcode} #{index}"
+        return f"{'loop' if isinstance(one, Loop) else one.opcode} #{index}"
 
     def _waits(self) -> np.ndarray:
         """Idle time (ns) of the stream before each instruction; for a DMA, time in the rings."""
