@@ -2,6 +2,7 @@
 
 from opentrn.isa import (
     dma,
+    exe,
     gpsimd,
     registers,
     scalar,
@@ -30,8 +31,10 @@ from opentrn.isa.enums import (
     oob_mode,
     reduce_cmd,
 )
+from opentrn.isa.exe import Executable, Spec
 from opentrn.isa.explanations import explain
 from opentrn.isa.index import Indirect
+from opentrn.isa.link import Call
 from opentrn.isa.operands import (
     REQUIRED,
     Flag,
@@ -54,7 +57,9 @@ __all__ = [
     "REQUIRED",
     "Buffer",
     "Builder",
+    "Call",
     "Cost",
+    "Executable",
     "Flag",
     "ImmediateForm",
     "Indirect",
@@ -68,6 +73,7 @@ __all__ = [
     "RegOut",
     "Register",
     "RegisterForm",
+    "Spec",
     "Transfer",
     "Value",
     "View",
@@ -75,6 +81,7 @@ __all__ = [
     "dma",
     "dma_engine",
     "engine",
+    "exe",
     "explain",
     "form",
     "freeze",

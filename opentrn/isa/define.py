@@ -8,7 +8,8 @@ its actual views.
 """
 
 import inspect
-from typing import Any, Iterator, NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 from opentrn.base import (
     DtypeError,
@@ -18,6 +19,7 @@ from opentrn.base import (
     TrnError,
     UnknownNameError,
     UsageError,
+    declare,
 )
 from opentrn.isa.operands import (
     READS,
@@ -34,6 +36,13 @@ from opentrn.isa.operands import (
     RegisterForm,
     RegOut,
     Value,
+)
+
+declare(
+    "isa.unknown_instruction",
+    "There is no instruction of this name.",
+    rule="instructions have the names of nki.isa",
+    fix="see `opentrn explain` for all names",
 )
 
 INSTRUCTIONS: dict[str, type["Instr"]] = {}
@@ -285,6 +294,14 @@ class Instr:
             )
 
     def _check_start(self, name: str, given) -> None:
+        if given.partition_step > 1:
+            self.bad(
+                LimitError,
+                f"`{name}` takes every {given.partition_step}th partition",
+                "an engine walks partitions one after another",
+                "copy the rows into a dense tile with nisa.dma_copy",
+                "start_partition",
+            )
         starts = legal_starts(given.partitions)
         if given.partition not in starts:
             self.bad(

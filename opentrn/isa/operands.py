@@ -4,8 +4,9 @@ Each declaration is data. `isa.define` turns a class body made of them into the 
 function signature, the reference page and the error texts of that instruction.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Callable, NamedTuple
+from typing import Any, NamedTuple
 
 from opentrn.base import DType
 from opentrn.isa.view import View
@@ -23,7 +24,8 @@ class OperandForm(NamedTuple):
     `partition` is the first partition, `offset` the first byte within that partition (modulo one
     PSUM bank for PSUM, 0 for HBM), `contiguous` whether the innermost free dimension is dense,
     `indirect` the kind of indirection ("" when there is none), `run` the elements of one dense
-    stretch of memory (within a partition on chip).
+    stretch of memory (within a partition on chip),
+    `partition_step` the partitions from one row to the next.
     """
 
     space: str
@@ -34,6 +36,7 @@ class OperandForm(NamedTuple):
     contiguous: bool = True
     indirect: str = ""
     run: int = 1
+    partition_step: int = 1
 
     @property
     def partitions(self) -> int:
@@ -80,6 +83,7 @@ def operand_form(view: View, bank: int = 2048) -> OperandForm:
         view.contiguous,
         index,
         run,
+        view.partition_step,
     )
 
 

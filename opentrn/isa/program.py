@@ -4,12 +4,13 @@ A program is the narrow waist between what writes instructions (nki, compiler) a
 times them (sim, runtime, profiler).
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Iterator
+from typing import Any
 
 from opentrn.base import Where
-from opentrn.isa.define import Instr
 from opentrn.isa.buffer import Buffer
+from opentrn.isa.define import Instr
 from opentrn.isa.view import View
 
 

@@ -5,8 +5,17 @@ Trainium/Inferentia2 architecture guide (NG2:262-308): a stationary load of S co
 cycles and hides behind the previous matmul.
 """
 
-from opentrn.base import bfloat16, float16, float32, numerics, tfloat32
-from opentrn.base import float8_e3m4, float8_e4m3, float8_e4m3fn, float8_e5m2
+from opentrn.base import (
+    bfloat16,
+    float8_e3m4,
+    float8_e4m3,
+    float8_e4m3fn,
+    float8_e5m2,
+    float16,
+    float32,
+    numerics,
+    tfloat32,
+)
 from opentrn.isa.define import Instr
 from opentrn.isa.enums import engine, matmul_perf_mode
 from opentrn.isa.operands import Acc, Cycles, Dim, Flag, In, Out, derived

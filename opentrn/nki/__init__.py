@@ -2,6 +2,7 @@
 
 from opentrn.nki import isa, language
 from opentrn.nki.jit import Kernel, jit, run, simulate
+from opentrn.nki.record import Recording, record
 from opentrn.nki.session import Run, current_chip, use_strict, use_target, watch
 from opentrn.nki.tensor import NKIObject, NkiTensor
 
@@ -9,11 +10,13 @@ __all__ = [
     "Kernel",
     "NKIObject",
     "NkiTensor",
+    "Recording",
     "Run",
     "current_chip",
     "isa",
     "jit",
     "language",
+    "record",
     "run",
     "simulate",
     "use_strict",

@@ -97,7 +97,7 @@ def function_of(cls, module: str):
         f"def {cls.__name__}({', '.join([*parameters, 'name=None'])}):\n"
         f"    return _issue(_cls, {parts[0]}, {parts[1]}, {parts[2]}, name)\n"
     )
-    exec(compile(text, __file__, "exec"), scope)  # noqa: S102  (our own text, no input)
+    exec(compile(text, __file__, "exec"), scope)
     made = scope[cls.__name__]
     made.__doc__, made.__module__ = cls.__doc__, module
     return made

@@ -4,10 +4,11 @@
 set by `run`, read by every call, never a module global.
 """
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Iterator
+from typing import Any
 
 from opentrn.base import UsageError, declare, user_line
 from opentrn.hw import target as find_target
@@ -49,6 +50,11 @@ class Session:
         if not self.recording_only:
             self.machine.execute(instruction)
         self.builder.body.append(instruction)
+
+    def allocate(self, buffer: Buffer) -> None:
+        """Give the buffer memory, unless nothing runs."""
+        if not self.recording_only:
+            self.machine.allocate(buffer)
 
     def buffer(self, space: str, shape, dtype, **more) -> Buffer:
         """A new buffer of this program, at the user's line."""

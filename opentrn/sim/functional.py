@@ -1,10 +1,18 @@
 """What a program computes: each instruction bound to memory, run when issued or replayed."""
 
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from opentrn.base import BoundsError, UnwrittenError, UsageError, explanation, numerics
+from opentrn.base import (
+    BoundsError,
+    NotBuiltError,
+    UnwrittenError,
+    UsageError,
+    explanation,
+    numerics,
+)
 from opentrn.isa import Buffer, Instruction, Loop, Register, View
 from opentrn.sim.memory import Storage, fresh_rows, fresh_values, put
 from opentrn.sim.strict import Finding, Strict
@@ -126,7 +134,8 @@ class Machine:
                     storage.mark(view)
 
     def _check_read(self, storage: Storage, view: View, instruction, n: int) -> None:
-        role = getattr(type(instruction.form).operands[instruction.form.operand_names[n]], "role")
+        form = instruction.form
+        role = form.operands[form.operand_names[n]].role
         if role != "in" or view.index is not None or storage.is_written(view):
             return
         name = view.buffer.name or instruction.form.operand_names[n]
@@ -342,6 +351,8 @@ class Machine:
         first dimension runs over all legal positions.
         """
         index = view.index
+        if index.kind == "tensor":
+            raise NotBuiltError("`.indirect()` is not simulated yet", code="sim.tensor_indirection")
         if index.kind == "scalar":
             offset = view.offset + index.stride * int(offsets[0])
             moved = View(view.buffer, offset, view.steps, view.dtype)

@@ -125,3 +125,15 @@ declare(
     fix="make the loop's register reach zero, or raise the limit",
     neuron="NRT_TIMEOUT",
 )
+declare(
+    "sim.register",
+    "A register is read before anything was moved into it.",
+    rule="a register must be set by register_move or register_load first",
+    fix="give register_alloc a start value",
+)
+declare(
+    "sim.tensor_indirection",
+    "Tensor indirection (`.indirect()`, NeuronCore-v4) is not simulated yet.",
+    rule="what is not built says so instead of computing something else",
+    fix="gather with nisa.dma_copy and a vector_offset",
+)

@@ -4,9 +4,9 @@ Matrix products of one tile are too small to share: with two spinning threads on
 128 × 512 product was measured 80 times slower.  Parallelism belongs across cores and processes.
 """
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Iterator
 
 from threadpoolctl import ThreadpoolController
 

@@ -4,8 +4,6 @@ from opentrn.base import DType, NotBuiltError, declare
 from opentrn.base.dtypes import (
     bfloat16,
     bool_,
-    float16,
-    float32,
     float4_e2m1fn_x4,
     float8_e4m3,
     float8_e4m3fn,
@@ -13,13 +11,15 @@ from opentrn.base.dtypes import (
     float8_e5m2,
     float8_e5m2_x4,
     float8_e8m0fnu,
+    float16,
+    float32,
+    int8,
     int16,
     int32,
-    int8,
     tfloat32,
+    uint8,
     uint16,
     uint32,
-    uint8,
 )
 from opentrn.nki.language.loops import (
     affine_range,

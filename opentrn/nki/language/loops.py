@@ -1,7 +1,8 @@
 """Ranges and loops: static ones are Python's, device loops stay loops in the program."""
 
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Callable, Iterator
+from typing import Any
 
 from opentrn.base import UsageError, declare, user_line
 from opentrn.isa import Register

@@ -4,7 +4,8 @@ A function of this module is also an operator: `nl.add` may be passed as `op=` t
 Results are new SBUF tiles of dtype `dtype`, by default that of the first tile.
 """
 
-from typing import Any, Callable
+from collections.abc import Callable
+from typing import Any
 
 from opentrn.base import ShapeError, UsageError, declare, float32, int32, uint8
 from opentrn.base import dtype as as_dtype
@@ -352,8 +353,9 @@ def broadcast_to(x, shape, dtype=None):
         nisa.tensor_copy(like, x)
         return like
     if x.shape[0] != 1:
-        raise ShapeError(f"{list(x.shape)} does not broadcast to {list(shape)}", code="nki.broadcast")
-    row = broadcast_to(x, (1, *shape[1:]), float32).reshape((1, -(-_free(shape) // 1)))
+        what = f"{list(x.shape)} does not broadcast to {list(shape)}"
+        raise ShapeError(what, code="nki.broadcast")
+    row = broadcast_to(x, (1, *shape[1:]), float32).reshape((1, _free(shape)))
     return _repeat_partition(row, shape, as_dtype(dtype or x.dtype))
 
 

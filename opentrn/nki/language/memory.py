@@ -5,9 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from opentrn.base import MissingFileError, ShapeError, SpaceError, declare
+from opentrn.base import MissingFileError, ShapeError, SpaceError, declare, float32, numerics, uint8
 from opentrn.base import dtype as as_dtype
-from opentrn.base import float32, numerics, uint8
 from opentrn.nki import isa as nisa
 from opentrn.nki.arrays import whole
 from opentrn.nki.session import current
@@ -96,7 +95,7 @@ def ndarray(shape, dtype, buffer=sbuf, name="", address=None) -> NkiTensor:
         partition=partition,
         address=start,
     )
-    session.machine.allocate(made)
+    session.allocate(made)
     return whole(session, made, region)
 
 

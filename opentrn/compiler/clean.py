@@ -1,0 +1,144 @@
+"""Cleaning: fold what is known, drop what does nothing, and undo what frameworks spell out."""
+
+import numpy as np
+
+from opentrn.graph import (
+    CLEAN,
+    RECOGNISE,
+    Builder,
+    Data,
+    Graph,
+    Pattern,
+    PatternBuilder,
+    Rule,
+    Value,
+    carriers,
+    fold,
+    no,
+    remake,
+    rewrite,
+    run,
+    splat_of,
+)
+
+
+class AndTrue(Rule):
+    """x and true → x"""
+
+    def find(p: PatternBuilder, x: Pattern) -> Pattern:
+        return p.and_(x, p.splat("flag"))
+
+    def when(x: Value, flag: Value) -> bool | no:
+        if x.dtype.kind != "bool":
+            return no("the operands are bit patterns, not flags")
+        return splat_of(flag) == 1.0 or no("the other operand is false")
+
+    def make(g: Builder, x: Value) -> Value:
+        return x
+
+    def sample(g: Builder) -> Value:
+        return g.and_(g.input("x", (3, 4), "bool"), g.full((3, 4), True, "bool"))
+
+    def refuse(g: Builder) -> Value:
+        return g.and_(g.input("x", (3, 4), "bool"), g.full((3, 4), False, "bool"))
+
+
+class BroadcastTwice(Rule):
+    """broadcast(broadcast(x)) → one broadcast"""
+
+    def find(p: PatternBuilder, x: Pattern) -> Pattern:
+        return p.broadcast_in_dim(p.broadcast_in_dim(x, bind="inner"), bind="outer")
+
+    def make(g: Builder, x: Value, inner: Value, outer: Value) -> Value:
+        axes = tuple(outer.attrs.dimensions[a] for a in inner.attrs.dimensions)
+        return g.broadcast_in_dim(x, outer.shape, axes)
+
+    def sample(g: Builder) -> Value:
+        inner = g.broadcast_in_dim(g.input("x", (3,)), (2, 3), (1,))
+        return g.broadcast_in_dim(inner, (4, 2, 3), (1, 2))
+
+
+def _numbers(value: Value) -> np.ndarray | None:
+    """A constant's array, folded through what does nothing to its numbers."""
+    if value.op == "constant":
+        return value.attrs.data.array
+    return None
+
+
+def _picks_in_order(x: Value, indices: np.ndarray, gather: Value) -> bool:
+    """Whether the gather takes single elements of leading axes in row-major order, all of them."""
+    a = gather.attrs
+    lead = len(a.start_index_map)
+    plain = (
+        a.start_index_map == tuple(range(lead))
+        and a.collapsed_slice_dims == tuple(range(lead))
+        and a.slice_sizes == (*(1,) * lead, *x.shape[lead:])
+        and a.index_vector_dim == indices.ndim - 1
+        and not a.operand_batching_dims
+    )
+    if not plain:
+        return False
+    wanted = np.stack(np.meshgrid(*map(np.arange, x.shape[:lead]), indexing="ij"), -1)
+    return np.array_equal(indices.reshape(-1, lead), wanted.reshape(-1, lead))
+
+
+class GatherEverything(Rule):
+    """gather that takes every element in its place → reshape (masks indexed by iotas)"""
+
+    def find(p: PatternBuilder, x: Pattern, indices: Pattern) -> Pattern:
+        return p.gather(x, indices, bind="gather")
+
+    def when(x: Value, indices: Value, gather: Value) -> bool | no:
+        numbers = _numbers(indices)
+        if numbers is None or x.size != gather.size:
+            return no("the indices are not known, or not every element is taken once")
+        return _picks_in_order(x, numbers, gather) or no("the elements change places")
+
+    def make(g: Builder, x: Value, gather: Value) -> Value:
+        return g.reshape(x, gather.shape)
+
+    def _gather(g: Builder, rows: list[list[int]]) -> Value:
+        x = g.input("x", (2, 3), "float32")
+        indices = g.constant(np.array(rows, np.int64).reshape(2, 1, 3, 2))
+        return g.gather(
+            x,
+            indices,
+            offset_dims=(),
+            collapsed_slice_dims=(0, 1),
+            start_index_map=(0, 1),
+            index_vector_dim=3,
+            slice_sizes=(1, 1),
+        )
+
+    def sample(g: Builder) -> Value:
+        return GatherEverything._gather(g, [[b, t] for b in range(2) for t in range(3)])
+
+    def refuse(g: Builder) -> Value:
+        return GatherEverything._gather(g, [[b, 2 - t] for b in range(2) for t in range(3)])
+
+
+RULES = (*CLEAN, *RECOGNISE, AndTrue, BroadcastTwice, GatherEverything)
+
+# Ops that only lay numbers out; on constants they are done once, on the host.
+LAYOUT_OPS = {"reshape", "transpose", "slice", "convert", "reverse", "concatenate"}
+
+
+def clean(graph: Graph, notes: list) -> Graph:
+    """Constants folded and rules applied until nothing changes."""
+    graph = rewrite(fold(graph), RULES, notes)
+    return rewrite(fold(graph), RULES, notes)
+
+
+def lay_out(graph: Graph) -> Graph:
+    """The graph with layout ops on constants done now, whatever their size."""
+
+    def change(value: Value, args: tuple[Value, ...]) -> Value:
+        new = remake(value, args)
+        known = args and all(a.op == "constant" and a.attrs.data.array is not None for a in args)
+        if value.op not in LAYOUT_OPS or not known:
+            return new
+        held = [carriers.enter(a.attrs.data.array, a.dtype) for a in args]
+        array = carriers.leave(run(new, *held), new.dtype)
+        return Builder(value.where).constant(Data.of(np.ascontiguousarray(array), new.dtype))
+
+    return graph.rebuild(change)

@@ -1,0 +1,176 @@
+"""Emission: kernel calls and views become one program over placed HBM buffers.
+
+A kernel is traced once for each signature; every further call is linked from that recording, so
+repeated layers cost a copy of their instructions and nothing more.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from opentrn.base import DtypeError, declare, dtype
+from opentrn.compiler.choose import Use, device_dtype
+from opentrn.compiler.views import view_of
+from opentrn.graph import Graph, Value
+from opentrn.isa import Buffer, Builder, Call, Program, View
+from opentrn.isa import view_of as whole
+from opentrn.nki import Recording, kernels, record
+
+declare(
+    "compiler.layout",
+    "A layout op could be neither a view nor a copy.",
+    rule="reshapes, transposes, slices and broadcasts are views of memory, or copies",
+    fix="report this program",
+)
+declare(
+    "compiler.narrow",
+    "A 64-bit constant does not fit the 32 bits the chip has.",
+    rule="64-bit integers are stored as 32-bit ones on the chip",
+    fix="use smaller numbers, or compute this part on the host",
+)
+
+
+class Emitter:
+    """Builds the program of one graph.
+
+    `views` maps each emitted value to the HBM view that holds it; `traced` counts kernels traced,
+    `linked` kernel calls in all.
+    """
+
+    def __init__(self, graph: Graph, uses: dict[Value, Use], chip, tick: Callable | None = None):
+        self.graph, self.uses, self.chip, self.tick = graph, uses, chip, tick
+        self.builder = Builder(graph.name, chip.name)
+        self.views: dict[Value, View] = {}
+        self.recordings: dict[tuple, Recording] = {}
+        self.labels: dict[Value, str] = {v: name for name, v in graph.constants.items()}
+        self.linked = 0
+
+    @property
+    def traced(self) -> int:
+        """How many kernels were traced."""
+        return len(self.recordings)
+
+    def run(self) -> Program:
+        """Emit every value in order, then the outputs."""
+        for value in self.graph.inputs:
+            self._input(value)
+        for value in self.graph:
+            if self.tick is not None:
+                self.tick()
+            if value not in self.views:
+                self._emit(value)
+        for value, name in zip(self.graph.outputs, self.graph.output_names, strict=True):
+            self._output(value, name)
+        return self.builder.program()
+
+    # ------------------------------------------------------------ values
+
+    def _input(self, value: Value) -> None:
+        kind = device_dtype(value.dtype)
+        shape = value.shape or (1,)
+        buffer = self.builder.buffer("hbm", shape, kind, name=value.attrs.label, kind="input")
+        self.builder.inputs.append(buffer)
+        self.views[value] = whole(buffer)
+
+    def _emit(self, value: Value) -> None:
+        if value.op == "constant":
+            self._constant(value)
+            return
+        if value not in self.uses:
+            view = view_of(value, self.views[value.args[0]])
+            if view is None:
+                view = self._copied_view(value)
+            self.views[value] = view
+            return
+        self.views[value] = self._call(self.uses[value])
+
+    def _constant(self, value: Value) -> None:
+        array = _on_device(value)
+        kind = device_dtype(value.dtype)
+        buffer = self.builder.buffer(
+            "hbm", array.shape, kind, name=self.labels.get(value, ""), kind="constant"
+        )
+        self.builder.constants[buffer] = array
+        self.views[value] = whole(buffer)
+
+    def _copied_view(self, value: Value) -> View:
+        """A layout op over memory that does not allow it: copy the operand densely first."""
+        operand = value.args[0]
+        dense = self._call(Use(operand, kernels.copy, (operand,), {}, "made dense"))
+        view = view_of(value, dense)
+        if view is None:
+            raise DtypeError(f"{value!r} has no layout", code="compiler.layout", at=value.where)
+        return view
+
+    def _output(self, value: Value, name: str) -> None:
+        """Outputs are whole buffers of their own, never inputs, constants or parts."""
+        view = self.views[value]
+        shared = view.buffer.kind in ("input", "constant") or view.buffer in self.builder.outputs
+        if shared or not view.whole or view.buffer.shape != (value.shape or (1,)):
+            view = self._call(Use(value, kernels.copy, (value,), {}, "an output of its own"))
+        buffer = view.buffer
+        if not buffer.name:
+            buffer.name = name
+        buffer.kind = "output"
+        self.builder.outputs.append(buffer)
+
+    # ------------------------------------------------------------ kernels
+
+    def _call(self, use: Use) -> View:
+        """Link one kernel call; returns the view of its result."""
+        actual: list[View] = []
+        args = tuple([self._argument(a, actual) for a in use.args])
+        key = (use.kernel, _signature(args), _frozen(use.options))
+        recording = self.recordings.get(key)
+        if recording is None:
+            recording = record(use.kernel, self.chip, *args, **use.options)
+            self.recordings[key] = recording
+        bound: dict[Buffer, Buffer] = {
+            parameter: view.buffer
+            for parameter, view in zip(recording.parameters, actual, strict=True)
+        }
+        call = Call(self.builder, recording.program, bound)
+        call.run()
+        self.linked += 1
+        return call.view(recording.results[0])
+
+    def _argument(self, argument: Any, actual: list[View]) -> Any:
+        if isinstance(argument, Value):
+            view = self.views[argument]
+            actual.append(view)
+            return view
+        if isinstance(argument, tuple) and any(isinstance(a, Value) for a in argument):
+            return tuple([self._argument(a, actual) for a in argument])
+        return argument
+
+
+def _signature(argument: Any) -> Any:
+    """What a recording depends on: layouts and dtypes, not which buffer."""
+    if isinstance(argument, View):
+        buffer = argument.buffer
+        return (buffer.shape, buffer.dtype, argument.offset, argument.steps, argument.dtype)
+    if isinstance(argument, tuple | list):
+        return tuple([_signature(a) for a in argument])
+    return argument
+
+
+def _frozen(options: dict[str, Any]) -> tuple:
+    return tuple(sorted((k, v) for k, v in options.items()))
+
+
+def _on_device(value: Value) -> np.ndarray:
+    """A constant's numbers as the chip stores them; DtypeError when an integer does not fit."""
+    array = value.attrs.data.numbers()
+    kind = device_dtype(value.dtype)
+    if value.dtype.kind in ("int", "uint") and kind.itemsize < dtype(value.dtype).itemsize:
+        low, high = int(array.min(initial=0)), int(array.max(initial=0))
+        if low < kind.min or high > kind.max:
+            raise DtypeError(
+                f"a constant of {value.dtype} holds {low if low < kind.min else high}",
+                code="compiler.narrow",
+                at=value.where,
+            )
+    if array.dtype != kind.storage:
+        array = array.astype(kind.storage)
+    return np.ascontiguousarray(array).reshape(value.shape or (1,))

@@ -1,0 +1,158 @@
+"""Fused ops: what one kernel call computes, as graph ops with a meaning of their own.
+
+They exist only between the pipeline's `fuse` and `emit`.  `evaluate` and `decompose` state the
+meaning once, so a fusion is proved by comparing numbers before and after.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from opentrn.graph import (
+    OPS,
+    Composite,
+    Op,
+    Traffic,
+    Type,
+    Value,
+    Wrong,
+    count,
+    same_dtype,
+    stream,
+)
+
+# Activation functions a linear kernel applies on the way out of PSUM, by their graph op.
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_tanh": "gelu",
+    "silu": "silu",
+    "tanh": "tanh",
+    "sigmoid": "logistic",
+}
+
+
+def activation_of(value: Value) -> str:
+    """The name an activation op has in `ACTIVATIONS`, or ""."""
+    if value.op == "gelu":
+        return "gelu_tanh" if value.attrs.approximate else "gelu"
+    return {"silu": "silu", "tanh": "tanh", "logistic": "sigmoid"}.get(value.op, "")
+
+
+class Linear(Composite):
+    """activation(x · weight + bias) + residual, over the last axis of x; weight is [K, N].
+
+    Operands after the weight are bias [N] and residual (shape of the result), as `bias` and
+    `residual` say.  Computed in float32 and rounded once.
+    """
+
+    operands = ("x", "weight", "bias?", "residual?")
+    law = "x [..., K], weight [K, N], bias [N], residual [..., N], all of one dtype"
+    bias: bool = False
+    residual: bool = False
+    activation: str = ""
+
+    def result(self, x: Type, weight: Type, *rest: Type) -> Type:
+        """[..., N] of the dtype of x."""
+        same_dtype(x, weight, *rest)
+        if len(weight.shape) != 2 or x.shape[-1:] != weight.shape[:1]:
+            raise Wrong(f"x {list(x.shape)} does not fit weight {list(weight.shape)}")
+        if len(rest) != self.bias + self.residual:
+            raise Wrong(f"{len(rest)} operands after the weight", kind="attribute")
+        made = Type((*x.shape[:-1], weight.shape[1]), x.dtype)
+        wanted = [made.shape[-1:]] * self.bias + [made.shape] * self.residual
+        for given, shape in zip(rest, wanted, strict=True):
+            if given.shape != shape:
+                raise Wrong(f"bias or residual is {list(given.shape)}, not {list(shape)}")
+        return made
+
+    def evaluate(self, out: Type, x: np.ndarray, weight: np.ndarray, *rest: np.ndarray):
+        """The formula, in the carrier's precision."""
+        parts = list(rest)
+        y = x @ weight
+        if self.bias:
+            y = y + parts.pop(0)
+        if self.activation:
+            y = self._activate(Type(y.shape, out.dtype), y)
+        return y + parts.pop(0) if self.residual else y
+
+    def _activate(self, kind: Type, y: np.ndarray) -> np.ndarray:
+        return self._activation().evaluate(kind, y)
+
+    def _activation(self) -> Op:
+        op = OPS[ACTIVATIONS[self.activation]]
+        return op(approximate=self.activation == "gelu_tanh") if op.name == "gelu" else op()
+
+    def decompose(self, g, x: Value, weight: Value, *rest: Value) -> Value:
+        """dot_general, broadcast, add, activation, add."""
+        parts = list(rest)
+        y = g.matmul(x, weight)
+        if self.bias:
+            y = y + g.broadcast(parts.pop(0), y.shape)
+        if self.activation:
+            y = g.apply(OPS[ACTIVATIONS[self.activation]], y, **self._activation().attributes)
+        return y + parts.pop(0) if self.residual else y
+
+    def flops(self, out: Type, x: Type, weight: Type, *rest: Type) -> int:
+        """2·K for each result, and one for each further step."""
+        return out.size * (2 * weight.shape[0] + len(rest) + bool(self.activation))
+
+    def traffic(self, out: Type, *args: Type) -> Traffic:
+        """Operands once, the result once."""
+        return stream(out, *args)
+
+
+class Chain(Composite):
+    """Element-wise steps on operands of one shape, computed in float32 and rounded once.
+
+    `steps` is a tuple of `(op name, attributes, places)`: a place is `("in", n)`, `("step", n)` or
+    a number.  The last step is the result.
+    """
+
+    operands = ("*inputs",)
+    law = "operands of one shape; each step reads operands, earlier steps or numbers"
+    steps: tuple = ()
+    kind: str = ""
+
+    def result(self, *inputs: Type) -> Type:
+        """The common shape, of dtype `kind`."""
+        shapes = {t.shape for t in inputs}
+        if len(shapes) != 1:
+            raise Wrong(f"operands have shapes {sorted(map(list, shapes))}")
+        from opentrn.base import dtype
+
+        return Type(inputs[0].shape, dtype(self.kind))
+
+    def decompose(self, g, *inputs: Value) -> Value:
+        """The steps as the ops they were."""
+        done: list[Value] = []
+        like = inputs[0]
+        for name, attributes, places in self.steps:
+            args = [self._place(p, inputs, done, like) for p in places]
+            done.append(g.apply(OPS[name], *args, **dict(attributes)))
+        return done[-1]
+
+    @staticmethod
+    def _place(place: Any, inputs, done: list[Value], like: Value) -> Any:
+        if not isinstance(place, tuple):
+            return place
+        return (inputs if place[0] == "in" else done)[place[1]]
+
+    def evaluate(self, out: Type, *inputs: np.ndarray) -> np.ndarray:
+        """Each step by its own meaning, without rounding between steps."""
+        done: list[np.ndarray] = []
+        for name, attributes, places in self.steps:
+            args = [self._place(p, inputs, done, None) for p in places]
+            shape = inputs[0].shape
+            arrays = [np.broadcast_to(np.asarray(a, np.float32), shape) if not isinstance(
+                a, np.ndarray) else a for a in args]
+            op = OPS[name](**dict(attributes))
+            done.append(op.evaluate(Type(shape, out.dtype), *arrays))
+        return done[-1]
+
+    def flops(self, out: Type, *inputs: Type) -> int:
+        """One for each step and element."""
+        return len(self.steps) * count(out.shape)
+
+    def traffic(self, out: Type, *args: Type) -> Traffic:
+        """Operands once, the result once."""
+        return stream(out, *args)

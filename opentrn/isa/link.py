@@ -1,0 +1,84 @@
+"""Join programs: a recorded program is called with actual buffers in place of its parameters."""
+
+from collections.abc import Mapping
+
+from opentrn.isa.buffer import Buffer
+from opentrn.isa.index import Indirect
+from opentrn.isa.program import Builder, Instruction, Loop, Program, Register
+from opentrn.isa.view import View
+
+
+class Call:
+    """One call of `program` inside `builder`: copies its instructions onto new buffers.
+
+    `bound` maps parameter buffers (and outputs, where the caller owns them) to buffers of the
+    builder; every other buffer is made anew, constants with their data.  After `run`, `bound`
+    maps every buffer of the program.
+    """
+
+    def __init__(self, builder: Builder, program: Program, bound: Mapping[Buffer, Buffer]):
+        self.builder, self.program, self.bound = builder, program, dict(bound)
+        self.registers: dict[int, Register] = {}
+        self._views: dict[View, View] = {}
+
+    def run(self) -> None:
+        """Append the program's body to the builder."""
+        for buffer in self.program.buffers:
+            if buffer not in self.bound:
+                self.bound[buffer] = self._fresh(buffer)
+        for node in self.program.body:
+            self.builder.append(self._node(node))
+
+    def _fresh(self, buffer: Buffer) -> Buffer:
+        kind = "temp" if buffer.kind == "output" else buffer.kind
+        made = self.builder.buffer(
+            buffer.space,
+            buffer.shape,
+            buffer.dtype,
+            name=buffer.name,
+            where=buffer.where,
+            address=buffer.address if buffer.on_chip else None,
+            partition=buffer.partition,
+            kind=kind,
+        )
+        held = self.program.constants.get(buffer)
+        if held is not None:
+            self.builder.constants[made] = held
+        return made
+
+    def _node(self, node: Instruction | Loop) -> Instruction | Loop:
+        if isinstance(node, Instruction):
+            operands = tuple([self._operand(o) for o in node.operands])
+            return Instruction(node.form, operands, node.values, node.where, node.name)
+        return Loop(
+            [self._node(inner) for inner in node.body],
+            self._operand(node.counter),
+            self._operand(node.start),
+            self._operand(node.stop),
+            node.step,
+            self._operand(node.while_true),
+            node.where,
+            [self.bound[b] for b in node.local],
+        )
+
+    def _operand(self, operand):
+        if type(operand) is View:
+            return self.view(operand)
+        if isinstance(operand, Register):
+            if operand.number not in self.registers:
+                self.registers[operand.number] = self.builder.register(operand.name)
+            return self.registers[operand.number]
+        return operand
+
+    def view(self, view: View) -> View:
+        """The same view over the bound buffer."""
+        made = self._views.get(view)
+        if made is None:
+            index = view.index
+            if index is not None:
+                offset = self._operand(index.offset)
+                index = Indirect(index.kind, offset, index.dim, index.stride, index.limit)
+            buffer = self.bound[view.buffer]
+            made = View(buffer, view.offset, view.steps, view.dtype, index)
+            self._views[view] = made
+        return made
