@@ -71,7 +71,7 @@ def _pattern_rules(i):
     total = prod(count for _, count in i.pattern)
     yield (
         total == i.F,
-        f"`pattern` has {total} elements, but a partition of `dst` has {i.F}",
+        f"`pattern` has as many elements as a partition of `dst`: it has {total}, `dst` {i.F}",
         "make the product of the counts equal to the free size of `dst`",
     )
 
@@ -137,7 +137,7 @@ class affine_select(Instr):
         yield from _pattern_rules(i)
         yield (
             i.cmp_op.kind == "compare",
-            f"`cmp_op` is {i.cmp_op.name}, which does not compare",
+            f"`cmp_op` is a comparison, not {i.cmp_op.name}",
             "use nl.equal, nl.not_equal, nl.greater, nl.greater_equal, nl.less or nl.less_equal",
         )
 
@@ -193,12 +193,12 @@ class tensor_partition_reduce(Instr):
         """The five reductions, and integers for the bitwise ones."""
         yield (
             i.op.name in ACROSS,
-            f"`op` is {i.op.name}; GpSimd reduces partitions by {', '.join(ACROSS)}",
+            f"`op` is one of {', '.join(ACROSS)}, not {i.op.name}",
             "transpose with nisa.nc_transpose and reduce with nisa.tensor_reduce instead",
         )
         yield (
             not i.op.bitvec or (i.data.dtype.is_integer and i.dst.dtype == i.data.dtype),
-            f"{i.op.name} needs `data` and `dst` of one integer dtype: "
+            "a bitwise `op` needs `data` and `dst` of one integer dtype: "
             f"they are {i.data.dtype} and {i.dst.dtype}",
             "view both as the same integer dtype",
         )

@@ -122,12 +122,12 @@ def _results(i, output, accumulators, before):
 def _bias_rules(i):
     yield (
         not isinstance(i.bias, ImmediateForm) or i.chip.generation >= 3,
-        f"on {i.chip.name} `bias` must be a [P, 1] tile (a number from NeuronCore-v3 on)",
+        f"`bias` is a [P, 1] tile on {i.chip.name}; it may be a number from NeuronCore-v3 on",
         "write the number into a [P, 1] tile with nisa.memset and pass that tile",
     )
     yield (
         not i.op.parameter,
-        f"{i.op.name} needs a slope, which this instruction does not take",
+        "`op` needs no slope, for there is none to give here: prelu is not possible",
         "use nisa.activate2(..., relu_param=slope) on trn3, or nl.maximum and nl.minimum",
     )
 
@@ -135,12 +135,12 @@ def _bias_rules(i):
 def _sum_rules(i, command):
     yield (
         i.reduce_op is None or i.reduce_op.name == "add",
-        f"`reduce_op` is {i.reduce_op}: this instruction only sums",
+        f"`reduce_op` can only be nl.add (it is {i.reduce_op}): the accumulators only sum",
         "pass reduce_op=nl.add, or reduce `dst` with nisa.tensor_reduce",
     )
     yield (
         command not in REDUCING or i.reduce_op is not None,
-        f"reduce_cmd.{command.name} needs a `reduce_op`",
+        "reduce_cmd.reduce and reset_reduce need a `reduce_op`",
         "pass reduce_op=nl.add",
     )
     yield from _command_rules(command)
@@ -149,27 +149,27 @@ def _sum_rules(i, command):
 def _command_rules(command):
     yield (
         command is not reduce_cmd.load_reduce,
-        "the accumulators of the Scalar Engine cannot be loaded",
+        "the accumulators of the Scalar Engine cannot be loaded: no reduce_cmd.load_reduce",
         "use reduce_cmd.reset_reduce, then add the start value to the result",
     )
 
 
 def _indirect_rules(i):
     """Where gathers and scatters may stand (NKI 0.6 API reference, tensor indirection)."""
-    for name, tile in i.tiles():
-        yield (
-            tile.indirect != "tensor" or i.chip.generation >= 4,
-            f"`{name}` is indirect; {i.chip.name} reads indices only in DMA",
-            "gather with nisa.dma_copy or nisa.local_gather first, or target trn3",
-        )
-        yield (
-            tile.indirect != "tensor" or name in ("dst", "data"),
-            f"`{name}` cannot be indirect",
-            "only `dst` and `data` can; copy the values into a tile first",
-        )
+    indirect = [name for name, tile in i.tiles() if tile.indirect == "tensor"]
+    yield (
+        not indirect or i.chip.generation >= 4,
+        f"`dst` and `data` may be indirect from NeuronCore-v4 on, not on {i.chip.name}",
+        "gather with nisa.dma_copy or nisa.local_gather first, or target trn3",
+    )
+    yield (
+        set(indirect) <= {"dst", "data"},
+        "only `dst` and `data` may be indirect",
+        "copy the values of the other operand into a tile first",
+    )
     yield (
         i.dst.indirect != "tensor" or i.dst.space != "psum",
-        "the Scalar Engine does not scatter into PSUM",
+        "an indirect `dst` is in SBUF: the Scalar Engine does not scatter into PSUM",
         "put `dst` in nl.sbuf",
     )
 
@@ -327,12 +327,12 @@ class activate2(Instr):
         yield from _stage_rules(i)
         yield (
             i.reduce_op is None or i.reduce_op.name in REDUCTIONS,
-            f"`reduce_op` is {i.reduce_op}; it is one of {', '.join(REDUCTIONS)}",
+            f"`reduce_op` is one of {', '.join(REDUCTIONS)}, not {i.reduce_op}",
             "choose one of them, or reduce `dst` with nisa.tensor_reduce",
         )
         yield (
             i.reduce_cmd is reduce_cmd.idle or i.reduce_op is not None,
-            f"reduce_cmd.{i.reduce_cmd.name} needs a `reduce_op`",
+            "any reduce_cmd but idle needs a `reduce_op`",
             "pass for example reduce_op=nl.add",
         )
         yield from _command_rules(i.reduce_cmd)
@@ -374,7 +374,7 @@ def _staged(operator, x, immediate, reverse):
 def _stage_rules(i):
     yield (
         (i.op0.name, i.op1.name) in STAGES,
-        f"(op0, op1) = ({i.op0.name}, {i.op1.name}) is not one of the six pairs the engine has",
+        f"(op0, op1) is one of the six pairs the engine has, not ({i.op0.name}, {i.op1.name})",
         "use (multiply, add), (multiply, subtract), or one of multiply, add, subtract, bypass "
         "followed by bypass",
     )
@@ -386,7 +386,7 @@ def _stage_rules(i):
     )
     yield (
         not (i.reverse0 and i.op0.name == "bypass") and not (i.reverse1 and i.op1.name == "bypass"),
-        "there is no operand order to reverse where the operator is bypass",
+        "reverse0 and reverse1 need an operator to reverse, not bypass",
         "leave reverse0 or reverse1 out",
     )
 

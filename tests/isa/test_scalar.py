@@ -201,7 +201,7 @@ def test_hbm_is_out_of_reach():
 @pytest.mark.parametrize(
     ("more", "word"),
     [
-        ({"reduce_op": "maximum", "cmd": reduce_cmd.reset_reduce}, "sums"),
+        ({"reduce_op": "maximum", "cmd": reduce_cmd.reset_reduce}, "nl.add"),
         ({"cmd": reduce_cmd.reduce}, "reduce_op"),
         ({"cmd": reduce_cmd.load_reduce}, "loaded"),
         ({"op": "prelu"}, "slope"),
