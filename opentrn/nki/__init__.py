@@ -5,6 +5,7 @@ from opentrn.nki.jit import Kernel, jit, run, simulate
 from opentrn.nki.record import Recording, record
 from opentrn.nki.session import Run, current_chip, use_strict, use_target, watch
 from opentrn.nki.tensor import NKIObject, NkiTensor
+from opentrn.nki import kernels  # isort: skip  (written on top of all of the above)
 
 __all__ = [
     "Kernel",
@@ -15,6 +16,7 @@ __all__ = [
     "current_chip",
     "isa",
     "jit",
+    "kernels",
     "language",
     "record",
     "run",

@@ -1,0 +1,183 @@
+"""Matrix products of any size: `linear` with its bias, activation and residual, and `matmul`.
+
+The rows of x are the stationary operand (transposed on the way in), the columns of w the moving
+one, so that results leave PSUM with output rows on partitions.  Weights stay in SBUF while all rows
+of x pass by them when a block of columns fits; a contraction too long for that is streamed through
+SBUF for a group of PSUM banks at a time.
+"""
+
+from opentrn.base import dtype as as_dtype
+from opentrn.nki import isa as nisa
+from opentrn.nki import language as nl
+from opentrn.nki.jit import jit
+from opentrn.nki.kernels.tiles import Balance, Sheet, cover, row_of, sheet, spans, transposed
+
+ACTIVATIONS = {
+    "gelu": nl.gelu,
+    "gelu_tanh": nl.gelu_apprx_tanh,
+    "silu": nl.silu,
+    "relu": nl.relu,
+    "tanh": nl.tanh,
+    "sigmoid": nl.sigmoid,
+}
+# Row tiles whose sums stay open in PSUM while a long contraction streams by: half of the 8 banks.
+OPEN_TILES = 4
+
+
+def operand_dtype(x, w):
+    """The dtype both operands are multiplied in: float32 when one of them is, else that of x."""
+    return nl.float32 if nl.float32 in (x.dtype, w.dtype) else x.dtype
+
+
+class Ending:
+    """What happens to a finished sum on its way from PSUM to HBM: act(sum + bias) + residual."""
+
+    def __init__(self, out, bias=None, residual=None, activation=None):
+        self.out, self.bias = sheet(out), bias
+        self.residual = None if residual is None else sheet(residual)
+        self.activation = None if activation is None else ACTIVATIONS[activation]
+        self.balance, self.bias_row = Balance(), None
+
+    def begin(self, columns: tuple[int, int]) -> None:
+        """Prepare for results of these output columns."""
+        if self.bias is not None:
+            part = self.bias[columns[0] : columns[1]]
+            self.bias_row = row_of(part, min(self.out.rows, nl.tile_size.pmax))
+
+    def open(self, rows: tuple[int, int], columns: tuple[int, int]):
+        """The output tile of these rows and columns, and the residual to add to it."""
+        shape = (rows[1] - rows[0], columns[1] - columns[0])
+        added = None if self.residual is None else self.residual.tile(rows, columns)
+        return nl.ndarray(shape, self.out.dtype, nl.sbuf), added
+
+    def finish(self, tile, added, total, at: int) -> None:
+        """Turn the sums in PSUM into columns `at` and on of the output tile."""
+        height, width = total.shape
+        part = tile[:, at : at + width]
+        stages = [self.bias_row is not None, self.activation is not None, added is not None]
+        left = sum(stages)
+        if left == 0:
+            self.balance.copy(part, total)
+            return
+        value = total
+        if stages[0]:
+            left -= 1
+            value = self._add(part, value, self.bias_row[:height, at : at + width], left)
+        if stages[1]:
+            left -= 1
+            target = part if left == 0 else nl.ndarray((height, width), nl.float32, nl.sbuf)
+            nisa.activation(target, self.activation, value)
+            self.balance.scalar += width
+            value = target
+        if stages[2]:
+            self._add(part, value, added[:, at : at + width], 0)
+
+    def _add(self, part, value, other, left: int):
+        """The sum of two tiles: the result itself, or a float32 tile when more is to come."""
+        target = part if left == 0 else nl.ndarray(part.shape, nl.float32, nl.sbuf)
+        nisa.tensor_tensor(target, value, other, nl.add)
+        self.balance.vector += part.shape[1]
+        return target
+
+
+def load_weights(w: Sheet, depth: tuple[int, int], columns: tuple[int, int], dtype):
+    """Rows `depth` and these columns of w as a tile [≤128, K/128, N] of `dtype`."""
+    pmax = nl.tile_size.pmax
+    count, width = depth[1] - depth[0], columns[1] - columns[0]
+    shape = (min(count, pmax), cover(count, pmax), width)
+    tile = nl.ndarray(shape, w.dtype, nl.sbuf)
+    cast = tile if w.dtype == dtype else nl.ndarray(shape, dtype, nl.sbuf)
+    for k, (first, last) in enumerate(spans(count, pmax)):
+        w.load(tile[0 : last - first, k, :], depth[0] + first, columns[0])
+        if cast is not tile:
+            nisa.tensor_copy(cast[0 : last - first, k, :], tile[0 : last - first, k, :])
+    return cast
+
+
+def multiply_into(total, xt, weights, depth: int, at: int, fresh: bool) -> None:
+    """total [M, N] (+)= Σ over k of xt[:, k, :]ᵀ · weights[:, k, at : at + N]."""
+    width = total.shape[1]
+    for k, (first, last) in enumerate(spans(depth, nl.tile_size.pmax)):
+        height = last - first
+        moving = weights[0:height, k, at : at + width]
+        nisa.nc_matmul(total, xt[0:height, k, :], moving, accumulate=not (fresh and k == 0))
+
+
+def product(x: Sheet, w: Sheet, dtype, ending: Ending) -> None:
+    """Compute x · w for all rows and columns and hand the sums to `ending`."""
+    pmax, bank = nl.tile_size.pmax, nl.tile_size.psum_bank_fmax
+    room = nl.tile_size.sbuf_fmax_bytes * 2 // 5
+    deep = cover(x.columns, pmax) * dtype.itemsize
+    if deep * min(bank, w.columns) > room:
+        _streamed(x, w, dtype, ending, room)
+        return
+    block = w.columns if deep * w.columns <= room else room // deep // bank * bank
+    for columns in spans(w.columns, block):
+        weights = load_weights(w, (0, x.columns), columns, dtype)
+        ending.begin(columns)
+        for rows in spans(x.rows, pmax):
+            xt = transposed(x.tile(rows), dtype, ending.balance)
+            tile, added = ending.open(rows, columns)
+            for first, last in spans(columns[1] - columns[0], bank):
+                total = nl.ndarray((rows[1] - rows[0], last - first), nl.float32, nl.psum)
+                multiply_into(total, xt, weights, x.columns, first, True)
+                ending.finish(tile, added, total, first)
+            ending.out.store(tile, rows[0], columns[0])
+
+
+def _streamed(x: Sheet, w: Sheet, dtype, ending: Ending, room: int) -> None:
+    """The product when not even one bank of weight columns fits in SBUF: x and w both stream."""
+    pmax, bank = nl.tile_size.pmax, nl.tile_size.psum_bank_fmax
+    step = max(1, room // 4 // (bank * 4)) * pmax
+    for columns in spans(w.columns, bank):
+        ending.begin(columns)
+        for group in spans(x.rows, OPEN_TILES * pmax):
+            parts = [(group[0] + a, group[0] + b) for a, b in spans(group[1] - group[0], pmax)]
+            width = columns[1] - columns[0]
+            totals = [nl.ndarray((b - a, width), nl.float32, nl.psum) for a, b in parts]
+            for depth in spans(x.columns, step):
+                weights = load_weights(w, depth, columns, dtype)
+                for rows, total in zip(parts, totals, strict=True):
+                    xt = transposed(x.tile(rows, depth), dtype, ending.balance)
+                    multiply_into(total, xt, weights, depth[1] - depth[0], 0, depth[0] == 0)
+            for rows, total in zip(parts, totals, strict=True):
+                tile, added = ending.open(rows, columns)
+                ending.finish(tile, added, total, 0)
+                ending.out.store(tile, rows[0], columns[0])
+
+
+@jit
+def linear(x, w, bias=None, residual=None, activation=None, out_dtype=None):
+    """act(x · w + bias) + residual, for x [..., K], w [K, N], bias [N], residual [..., N].
+
+    `activation` is None, "gelu", "gelu_tanh", "silu", "relu", "tanh" or "sigmoid".  Products sum
+    in float32; the result is rounded once, to `out_dtype` (by default that of x).
+    """
+    kind = as_dtype(out_dtype or x.dtype)
+    out = nl.ndarray((*x.shape[:-1], w.shape[1]), kind, nl.shared_hbm)
+    ending = Ending(out, bias, residual, activation)
+    product(sheet(x), sheet(w), operand_dtype(x, w), ending)
+    return out
+
+
+@jit
+def matmul(x, y, out_dtype=None):
+    """x · y for x [..., M, K] and y [..., K, N] of equal leading dimensions, or y [K, N]."""
+    kind = as_dtype(out_dtype or x.dtype)
+    if y.ndim == 2:
+        return linear(x, y, out_dtype=kind)
+    out = nl.ndarray((*x.shape[:-1], y.shape[-1]), kind, nl.shared_hbm)
+    dtype = operand_dtype(x, y)
+    for place in places(x.shape[:-2]):
+        product(sheet(x[place]), sheet(y[place]), dtype, Ending(out[place]))
+    return out
+
+
+def places(shape: tuple[int, ...]):
+    """All index tuples of `shape` in row-major order."""
+    if not shape:
+        yield ()
+        return
+    for n in range(shape[0]):
+        for rest in places(shape[1:]):
+            yield (n, *rest)
