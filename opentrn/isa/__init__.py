@@ -4,6 +4,7 @@ from opentrn.isa import (
     dma,
     exe,
     gpsimd,
+    reference,
     registers,
     scalar,
     tensor,
@@ -49,6 +50,8 @@ from opentrn.isa.operands import (
     operand_form,
 )
 from opentrn.isa.program import Builder, Instruction, Loop, Program, Register
+from opentrn.isa.read import parse_program
+from opentrn.isa.text import program_text
 from opentrn.isa.view import View
 from opentrn.isa.view import of as view_of
 
@@ -92,7 +95,10 @@ __all__ = [
     "nc_version",
     "oob_mode",
     "operand_form",
+    "parse_program",
+    "program_text",
     "reduce_cmd",
+    "reference",
     "registers",
     "scalar",
     "signature",

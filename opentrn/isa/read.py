@@ -65,6 +65,7 @@ class _Reader:
         self.made: list[Instruction] = []
         self.after: list[tuple[Instruction, tuple, int]] = []
         self.views: dict[str, View] = {}
+        self.forms: dict[View, Any] = {}
 
     # ------------------------------------------------------------ lines
 
@@ -279,7 +280,9 @@ class _Reader:
         if operand is None:
             return None
         if isinstance(operand, View) and not isinstance(declared, RegIn | RegOut):
-            return operand_form(operand, int(self.chip.core.psum_bank))
+            if operand not in self.forms:
+                self.forms[operand] = operand_form(operand, int(self.chip.core.psum_bank))
+            return self.forms[operand]
         if isinstance(operand, Register):
             return RegisterForm()
         if isinstance(operand, int | float) and not isinstance(declared, RegOut):

@@ -7,7 +7,7 @@ result takes to become visible comes from `latency` and `function_latency` of hw
 
 import numpy as np
 
-from opentrn.base import ON_CHIP, float32, numerics, tfloat32
+from opentrn.base import ON_CHIP, UsageError, declare, float32, numerics, tfloat32
 from opentrn.isa.define import Instr
 from opentrn.isa.enums import reduce_cmd
 from opentrn.isa.operands import (
@@ -24,6 +24,13 @@ from opentrn.isa.operands import (
     stated,
 )
 from opentrn.isa.operators import act, op, reduce
+
+declare(
+    "isa.reduce_cmd",
+    "A command for the accumulator registers is not one of the commands there are.",
+    rule="`reduce_cmd` is a member of nisa.reduce_cmd",
+    fix="pass for example reduce_cmd=nisa.reduce_cmd.reset_reduce",
+)
 
 VALUES = tuple(d for d in ON_CHIP if d.kind != "packed")
 BIAS = tuple(d for d in VALUES if d != tfloat32)
@@ -49,6 +56,16 @@ def _optional_op(value):
 def _stage(value):
     """op0 or op1; None is the same as bypass."""
     return op("bypass" if value is None else value)
+
+
+def _command(value):
+    """A member of `reduce_cmd`; UsageError for anything else."""
+    if isinstance(value, reduce_cmd):
+        return value
+    raise UsageError(
+        f"`reduce_cmd` is {value!r}",
+        code="isa.reduce_cmd",
+    )
 
 
 def _lanes(chip) -> int:
@@ -231,7 +248,7 @@ class activation(Instr):
     scale = Scalar("sbuf|psum", "P 1", float32, default=1.0)
     reduce_op = Flag(None, "nl.add, when the result is to be summed", read=_optional_op)
     reduce_res = Out("sbuf|psum", "P 1", *VALUES, default=None)
-    reduce_cmd = Flag(reduce_cmd.idle, "what happens to the accumulators")
+    reduce_cmd = Flag(reduce_cmd.idle, "what happens to the accumulators", read=_command)
 
     P = Dim(*LANES)
     F = Dim(*ELEMENTS)
@@ -317,7 +334,7 @@ class activate2(Instr):
     reverse1 = Flag(False, "imm1 op1 result instead of result op1 imm1")
     reduce_op = Flag(None, "how the result is reduced along its free dimensions", read=_optional_op)
     reduce_res = Out("sbuf|psum", "P 1", *VALUES, default=None)
-    reduce_cmd = Flag(reduce_cmd.idle, "what happens to the accumulators")
+    reduce_cmd = Flag(reduce_cmd.idle, "what happens to the accumulators", read=_command)
 
     P = Dim(*LANES)
     F = Dim(*ELEMENTS)

@@ -20,6 +20,7 @@ from opentrn.hw import chip
 from opentrn.isa.exe import Executable, Spec, load
 from opentrn.isa.program import Builder, Instruction
 from opentrn.isa.text import program_text
+from opentrn.sim.replay import Replay
 
 STORAGE = {
     "float32": np.float32,
@@ -160,6 +161,48 @@ def test_constants_may_be_strided_and_unnamed(tmp_path):
     assert set(again.constants) == {"%2", "%3"}
     np.testing.assert_array_equal(again.constants["%2"], values[0])
     np.testing.assert_array_equal(again.constants["%3"], values[1])
+
+
+def test_a_loaded_executable_computes_the_same(tmp_path):
+    # y = bfloat16(exp(2 * x + w)), twice: as recorded, and as loaded
+    program = exponential()
+    x = np.random.default_rng(3).standard_normal((64, 32), np.float32)
+    [(_, w)] = program.constants.items()
+    path = Executable.of(program).save(tmp_path / "m.trn")
+    [direct] = Replay(program, chip("trn2"))([x])
+    [loaded] = Replay(load(path).program, chip("trn2"))([x])
+    assert loaded.tobytes() == direct.tobytes()
+    want = np.exp(2 * x.astype(np.float64) + w.astype(np.float64))
+    np.testing.assert_allclose(loaded.astype(np.float64), want, rtol=2**-8)
+
+
+def exponential():
+    """A program by hand: load two tensors, activate, store."""
+    builder = Builder("exponential", "trn2")
+    x = builder.buffer("hbm", (64, 32), dtype("float32"), name="x", kind="input")
+    w = builder.buffer("hbm", (64, 1), dtype("float32"), name="w", kind="constant")
+    y = builder.buffer("hbm", (64, 32), dtype("bfloat16"), name="y", kind="output")
+    tile = builder.buffer("sbuf", (64, 32), dtype("float32"))
+    column = builder.buffer("sbuf", (64, 1), dtype("float32"))
+    builder.inputs, builder.outputs = [x], [y]
+    builder.constants[w] = np.linspace(-1, 1, 64, dtype=np.float32).reshape(64, 1)
+    plain = (None, isa.oob_mode.error, isa.dge_mode.unknown, isa.engine.unknown)
+    views = {b: isa.view_of(b) for b in (x, w, y, tile, column)}
+    add(builder, "dma_copy", (views[tile], views[x]), plain)
+    add(builder, "dma_copy", (views[column], views[w]), plain)
+    operands = (views[tile], views[tile], views[column], 2.0, None)
+    add(builder, "activation", operands, ("exp", None, isa.reduce_cmd.idle))
+    add(builder, "dma_copy", (views[y], views[tile]), plain)
+    return builder.program()
+
+
+def add(builder, opcode, operands, flags):
+    forms = tuple(
+        isa.operand_form(o) if isinstance(o, isa.View) else o and isa.ImmediateForm()
+        for o in operands
+    )
+    made = isa.form(isa.INSTRUCTIONS[opcode], chip("trn2"), forms, flags)
+    builder.append(Instruction(made, operands, (), None))
 
 
 def test_saving_replaces_whole_files_and_leaves_nothing_else(tmp_path):

@@ -216,6 +216,13 @@ def test_refusals(more, word):
     assert caught.value.code == "activation.rules"
 
 
+@pytest.mark.parametrize("cmd", [True, 1, "reduce", None])
+def test_reduce_cmd_is_a_member_of_its_enumeration(cmd):
+    with pytest.raises(UsageError) as caught:
+        make(cmd=cmd)
+    assert caught.value.code == "isa.reduce_cmd"
+
+
 def test_indirection_on_neuroncore_v4_only_where_allowed():
     make(on="trn3", data=tile(128, 512, indirect="tensor"))
     with pytest.raises(LimitError):
