@@ -117,10 +117,45 @@ class GatherEverything(Rule):
         return GatherEverything._gather(g, [[b, 2 - t] for b in range(2) for t in range(3)])
 
 
-RULES = (*CLEAN, *RECOGNISE, AndTrue, BroadcastTwice, GatherEverything)
+class GatherRepeated(Rule):
+    """rows looked up by repeated indices → rows looked up once, repeated"""
+
+    def find(p: PatternBuilder, table: Pattern, indices: Pattern) -> Pattern:
+        return p.gather(table, p.broadcast_in_dim(indices, bind="spread"), bind="gather")
+
+    def when(table: Value, spread: Value, gather: Value) -> bool | no:
+        a = gather.attrs
+        rows = (
+            a.start_index_map == a.collapsed_slice_dims == (0,)
+            and a.slice_sizes == (1, *table.shape[1:])
+            and a.index_vector_dim == spread.rank
+            and a.offset_dims == tuple(range(spread.rank, gather.rank))
+            and not a.operand_batching_dims
+        )
+        return rows or no("it does not take whole rows of the first axis")
+
+    def make(g: Builder, table: Value, indices: Value, spread: Value, gather: Value) -> Value:
+        once = g.take(table, indices)
+        axes = (*spread.attrs.dimensions, *range(spread.rank, gather.rank))
+        return g.broadcast_in_dim(once, gather.shape, axes)
+
+    def sample(g: Builder) -> tuple[Value, ...]:
+        table, row = g.input("table", (4, 5)), g.input("row", (3,), "int32")
+        one = g.input("one", (), "int32")
+        return (
+            g.take(table, g.broadcast_in_dim(row, (2, 3), (1,))),
+            g.take(table, g.broadcast_in_dim(one, (2, 3), ())),
+        )
+
+    def refuse(g: Builder) -> Value:
+        table, row = g.input("table", (5, 4)), g.input("row", (3,), "int32")
+        return g.take(table, g.broadcast_in_dim(row, (2, 3), (1,)), axis=1)
+
+
+RULES = (*CLEAN, *RECOGNISE, AndTrue, BroadcastTwice, GatherEverything, GatherRepeated)
 
 # Ops that only lay numbers out; on constants they are done once, on the host.
-LAYOUT_OPS = {"reshape", "transpose", "slice", "convert", "reverse", "concatenate"}
+LAYOUT_OPS = {"concatenate", "convert", "gather", "reshape", "reverse", "slice", "transpose"}
 
 
 def clean(graph: Graph, notes: list) -> Graph:

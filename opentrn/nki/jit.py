@@ -121,7 +121,9 @@ def run(kernel: Callable, *args: Any, **kwargs: Any) -> Run:
         outputs = _results(session, result, any_torch(args, kwargs))
     program = session.builder.program()
     _check_inputs(session, program)
-    done = Run(made.__name__, outputs, program, chip, tuple(machine.findings))
+    done = Run(
+        made.__name__, outputs, program, chip, tuple(machine.findings), tuple(machine.trips)
+    )
     report(done)
     return done
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from opentrn.base import UsageError, declare, user_line
 from opentrn.hw import target as find_target
-from opentrn.isa import Buffer, Builder, Instruction, Program
-from opentrn.sim import Finding, Machine, Strict
+from opentrn.isa import Buffer, Builder, Instruction, Loop, Program
+from opentrn.sim import Finding, Machine, Strict, Timeline, timeline
 
 declare(
     "nki.outside_kernel",
@@ -63,13 +63,21 @@ class Session:
 
 @dataclass(frozen=True)
 class Run:
-    """What one kernel call did: outputs in the caller's kind, the program, what was noticed."""
+    """What one kernel call did: outputs in the caller's kind, the program, what was noticed.
+
+    `trips` are the device loops it ran, with their trip counts, in order.
+    """
 
     name: str
     outputs: Any
     program: Program
     chip: Any
     findings: tuple[Finding, ...]
+    trips: tuple[tuple[Loop, int], ...] = ()
+
+    def timeline(self, fast: bool | None = None) -> Timeline:
+        """When each instruction runs on the chip."""
+        return timeline(self.program, self.chip, trips=self.trips, fast=fast)
 
 
 def current() -> Session:

@@ -1,8 +1,20 @@
 """One machine running a program: what it computes, and when."""
 
 from opentrn.sim.functional import Machine
+from opentrn.sim.place import Placement, place
 from opentrn.sim.replay import Replay
 from opentrn.sim.strict import Finding, Strict
 from opentrn.sim.threads import one_blas_thread
+from opentrn.sim.timeline import Timeline, timeline
 
-__all__ = ["Finding", "Machine", "Replay", "Strict", "one_blas_thread"]
+__all__ = [
+    "Finding",
+    "Machine",
+    "Placement",
+    "Replay",
+    "Strict",
+    "Timeline",
+    "one_blas_thread",
+    "place",
+    "timeline",
+]
