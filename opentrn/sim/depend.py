@@ -331,7 +331,10 @@ class _Finder:
         for ledger in (tile.reads, tile.writes):
             if ledger.records:
                 for record in ledger.touching(box):
-                    if record.number == number or record.waited & bit:
+                    if record.number == number:
+                        continue
+                    record.passed = True
+                    if record.waited & bit:
                         continue
                     if record.stream != stream or stream >= _N:
                         record.waited |= bit

@@ -36,14 +36,14 @@ class Record:
     """One access others may have to wait for: instance number, stream, kind of wait, region.
 
     `waited` has the bit of every stream of which an instruction already waits for it: later ones
-    of that stream start later still.
+    of that stream start later still.  `passed`: a write to the buffer comes after it.
     """
 
-    __slots__ = ("box", "kind", "number", "stream", "waited")
+    __slots__ = ("box", "kind", "number", "passed", "stream", "waited")
 
     def __init__(self, number: int, stream: int, kind: int, box: Box | None):
         self.number, self.stream, self.kind, self.box = number, stream, kind, box
-        self.waited = 0
+        self.waited, self.passed = 0, False
 
 
 WHOLE = Box(0, 1 << 60, 0, 1 << 60, True, True, True, None, None)
@@ -144,7 +144,8 @@ class Ledger:
         """Remember an access; one with the same key before it is replaced."""
         record = self.records.get(key)
         if record is not None:
-            record.number, record.stream, record.kind, record.waited = number, stream, kind, 0
+            record.number, record.stream, record.kind = number, stream, kind
+            record.waited, record.passed = 0, False
             return
         record = self.records[key] = Record(number, stream, kind, box)
         if self.grid is not None:
@@ -155,11 +156,11 @@ class Ledger:
     def inherit(self, other: "Ledger") -> None:
         """Take over what another buffer left behind in bytes that are now this one's.
 
-        Inherited records meet every access.  One that `other` had inherited itself, and that
-        somebody has waited for, is left out: whoever waited is recorded or was waited for.
+        Inherited records meet every access.  One that `other` had inherited itself, and that a
+        write came after, is left out: that write is inherited, or one that came after it.
         """
         for key, record in other.records.items():
-            if not (record.waited and type(key) is tuple and key[0] == "inherited"):
+            if not (record.passed and type(key) is tuple and key[0] == "inherited"):
                 key = ("inherited", record.number)
                 self.records[key] = Record(record.number, record.stream, record.kind, WHOLE)
 
