@@ -1,11 +1,10 @@
 """The kernel language: Python that runs, and records an `isa.Program`."""
 
-from opentrn.nki import isa, language
+from opentrn.nki import isa, kernels, language
 from opentrn.nki.jit import Kernel, jit, run, simulate
 from opentrn.nki.record import Recording, record
 from opentrn.nki.session import Run, current_chip, use_strict, use_target, watch
 from opentrn.nki.tensor import NKIObject, NkiTensor
-from opentrn.nki import kernels  # isort: skip  (written on top of all of the above)
 
 __all__ = [
     "Kernel",

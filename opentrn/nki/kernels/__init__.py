@@ -1,8 +1,21 @@
 """A kernel library for all targets: matrix products, attention, norms, movement, any size."""
 
 from opentrn.nki.kernels.attention import attention
+from opentrn.nki.kernels.elementwise import elementwise
 from opentrn.nki.kernels.matmul import linear, matmul
 from opentrn.nki.kernels.movement import copy, embedding
 from opentrn.nki.kernels.norms import layer_norm
+from opentrn.nki.kernels.pointwise import OPERATIONS
+from opentrn.nki.kernels.reduction import reduce
 
-__all__ = ["attention", "copy", "embedding", "layer_norm", "linear", "matmul"]
+__all__ = [
+    "OPERATIONS",
+    "attention",
+    "copy",
+    "elementwise",
+    "embedding",
+    "layer_norm",
+    "linear",
+    "matmul",
+    "reduce",
+]

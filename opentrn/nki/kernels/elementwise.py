@@ -1,0 +1,107 @@
+"""Chains of element-wise operations on tensors of one shape, computed tile by tile in one pass.
+
+Floats are computed in float32 and rounded once, at the end; integers are computed as 32-bit
+integers, exactly; booleans are bytes of 0 and 1.  The names of the operations are those of tensor
+programs (StableHLO).
+"""
+
+from math import prod
+from typing import Any
+
+from opentrn.base import UnsupportedError, declare
+from opentrn.base import dtype as as_dtype
+from opentrn.nki import language as nl
+from opentrn.nki.jit import jit
+from opentrn.nki.kernels.pointwise import OPERATIONS, Value, result_in
+from opentrn.nki.kernels.tiles import Sheet, merged, sheet, spans
+
+declare(
+    "kernels.operation",
+    "An element-wise operation has no kernel.",
+    rule="kernels.elementwise knows the operations of kernels.OPERATIONS",
+    fix="express it by other operations, or compute it on the host",
+)
+
+# Bytes of a partition for all values of one tile, of about 190 KiB there are.
+TILE_BYTES = 64 << 10
+LEAST_ROW = 64
+
+
+def as_bytes(tensor):
+    """Booleans as bytes; other tensors as they are."""
+    return tensor.view(nl.uint8) if tensor.dtype == nl.bool_ else tensor
+
+
+def sheets(tensors: list, shape: tuple[int, ...], most: int) -> list[list[Sheet]]:
+    """All tensors as sheets of the same rows and columns: one group, or two with a remainder.
+
+    Dense tensors are cut into rows of at most `most` elements, as many as fill the partitions.
+    """
+    total = prod(shape)
+    steps = [merged(t.get_pattern()) for t in tensors]
+    if any(len(s) > 1 for s in steps):
+        trailing = 1
+        while trailing < len(shape) - 1 and prod(shape[-trailing:]) < LEAST_ROW:
+            trailing += 1
+        return [[sheet(t, trailing) for t in tensors]]
+    width = min(total, most, max(LEAST_ROW, -(-total // nl.tile_size.pmax)))
+    rows, rest = divmod(total, width)
+    strides = [s[0][0] for s in steps]
+    pairs = list(zip(tensors, strides, strict=True))
+    found = [[Sheet(t, [[s * width, rows]], [[s, width]]) for t, s in pairs]]
+    if rest:
+        at = rows * width
+        found.append([Sheet(t, [[s, 1]], [[s, rest]], at * s) for t, s in pairs])
+    return found
+
+
+def evaluate(inputs: list[Value], steps, out_dtype) -> Any:
+    """The tile of the last step, in `out_dtype`."""
+    last_use = {}
+    for n, (_, *operands) in enumerate(steps):
+        for operand in operands:
+            if isinstance(operand, tuple):
+                last_use[operand] = n
+    values: dict[tuple, Value] = {("in", n): v for n, v in enumerate(inputs)}
+    for n, (name, *operands) in enumerate(steps):
+        if name not in OPERATIONS:
+            raise UnsupportedError(
+                f"no element-wise kernel for `{name}`",
+                code="kernels.operation",
+                rule=f"known: {', '.join(sorted(OPERATIONS))}",
+                fix="express it by these",
+            )
+        given = [values[o] if isinstance(o, tuple) else o for o in operands]
+        wanted = out_dtype if n == len(steps) - 1 else None
+        values["step", n] = OPERATIONS[name](given, wanted)
+        for key in [k for k, at in last_use.items() if at == n]:
+            values.pop(key, None)
+    return result_in(values["step", len(steps) - 1], out_dtype)
+
+
+@jit
+def elementwise(inputs, steps, shape, out_dtype):
+    """The last of `steps`, each computed from `inputs` (tensors of `shape`) and earlier steps.
+
+    A step is (operation, operand, …); an operand is ("in", n), ("step", n) or a number, and for
+    "convert" the second is a dtype.  Raises UnsupportedError for an operation without a kernel.
+    """
+    kind = as_dtype(out_dtype)
+    out = nl.ndarray(shape or (1,), kind, nl.shared_hbm)
+    tensors = [as_bytes(x) for x in (*inputs, out)]
+    kinds = [x.dtype for x in inputs]
+    target = nl.uint8 if kind == nl.bool_ else kind
+    most = max(LEAST_ROW, TILE_BYTES // (4 * (len(inputs) + len(steps) + 1)))
+    for *given, result in sheets(tensors, shape or (1,), most):
+        for rows in spans(result.rows, nl.tile_size.pmax):
+            for columns in spans(result.columns, most):
+                size = (rows[1] - rows[0], columns[1] - columns[0])
+                values = [
+                    Value.read(x.tile(rows, columns), kind)
+                    for x, kind in zip(given, kinds, strict=True)
+                ]
+                if not values:
+                    values = [Value(nl.full(size, 0.0, nl.float32), "float")]
+                tile = evaluate(values, steps, target)
+                result.store(tile, rows[0], columns[0])
+    return out

@@ -1,0 +1,484 @@
+"""The element-wise operations of tensor programs on tiles: how each one runs on the engines.
+
+Every operation takes its operands (a `Value`, or a number) and the dtype wanted for its result, or
+None for the one it is computed in, and returns a `Value`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import pi
+from typing import Any
+
+from opentrn.base import UnsupportedError, declare
+from opentrn.base import dtype as as_dtype
+from opentrn.nki import isa as nisa
+from opentrn.nki import language as nl
+
+declare(
+    "kernels.element_type",
+    "An element-wise operation has no kernel for this kind of number.",
+    rule="functions take floats; integers have arithmetic, comparison and bit operations",
+    fix="convert the operand first",
+)
+
+# Above this magnitude a float32 has no fraction.
+WHOLE = 2.0**23
+# 2π as a float32 of few bits and the rest, so that n · 2π is exact for moderate n.
+TURN, TURN_REST = 6.28125, 2 * pi - 6.28125
+
+
+@dataclass(frozen=True)
+class Value:
+    """An SBUF tile [P, F] and what its numbers are: "float", "int", "uint" or "bool"."""
+
+    tile: Any
+    kind: str
+
+    @staticmethod
+    def read(tile, dtype) -> "Value":
+        """A loaded tile of a tensor of `dtype` (booleans as bytes); integers widen to 32 bits."""
+        if dtype.kind in ("float", "bool"):
+            return Value(tile, dtype.kind)
+        wide = nl.uint32 if dtype == nl.uint32 else nl.int32
+        return Value(cast(tile, wide), wide.kind)
+
+
+def fresh(like, dtype):
+    """A new SBUF tile of the shape of `like`."""
+    return nl.ndarray(like.shape, dtype, nl.sbuf)
+
+
+def cast(tile, dtype):
+    """The tile as another dtype, as engines convert: to the nearest, saturating."""
+    if tile.dtype == dtype:
+        return tile
+    made = fresh(tile, dtype)
+    nisa.tensor_copy(made, tile)
+    return made
+
+
+def computed_in(kind: str):
+    """The dtype values of a kind are computed in."""
+    return {"float": nl.float32, "int": nl.int32, "uint": nl.uint32, "bool": nl.uint8}[kind]
+
+
+def tile_of(operand, like, dtype):
+    """An operand as a tile of `dtype` (a number fills one)."""
+    if isinstance(operand, Value):
+        return cast(operand.tile, dtype)
+    made = fresh(like, dtype)
+    nisa.memset(made, operand)
+    return made
+
+
+def first_value(operands) -> Value:
+    """The first operand that is a tile."""
+    return next(o for o in operands if isinstance(o, Value))
+
+
+def refuse(name: str, kind: str):
+    """UnsupportedError: `name` has no kernel for numbers of this kind."""
+    raise UnsupportedError(
+        f"no element-wise kernel for `{name}` of {kind}",
+        code="kernels.element_type",
+        rule="functions take floats; integers have arithmetic, comparison and bit operations",
+        fix="convert the operand first",
+    )
+
+
+def result_in(value: Value, dtype):
+    """The value's tile as a tile of `dtype`."""
+    return cast(value.tile, dtype)
+
+
+# ---------------------------------------------------------------------- two operands
+
+
+def _both(op, a, b, dst) -> None:
+    """dst = a <op> b for tiles and numbers, on the engine that computes the dtype of dst."""
+    if isinstance(a, Value) and isinstance(b, Value):
+        nisa.tensor_tensor(dst, a.tile, b.tile, op)
+    elif isinstance(a, Value):
+        nisa.tensor_scalar(dst, a.tile, op, b)
+    else:
+        nisa.tensor_scalar(dst, b.tile, op, a, reverse0=True)
+
+
+def _exactly(op, a, b, dst) -> None:
+    """dst = a <op> b with every operand a tile of the dtype of dst (32-bit integers, bytes)."""
+    nisa.tensor_tensor(dst, tile_of(a, dst, dst.dtype), tile_of(b, dst, dst.dtype), op)
+
+
+def binary(op, on_bool=None) -> Callable:
+    """An operator on floats and integers, and on booleans if it has a logical twin."""
+
+    def operation(operands, dtype):
+        a, b = operands
+        like = first_value(operands)
+        if like.kind == "float":
+            dst = fresh(like.tile, dtype if dtype and dtype.is_float else nl.float32)
+            _both(op, a, b, dst)
+            return Value(dst, "float")
+        if like.kind == "bool" and on_bool is None:
+            refuse(op.__name__, "booleans")
+        dst = fresh(like.tile, computed_in(like.kind))
+        _exactly(on_bool if like.kind == "bool" else op, a, b, dst)
+        return Value(dst, like.kind)
+
+    return operation
+
+
+def bits(op, on_bool) -> Callable:
+    """A bitwise operator on integers, its logical twin on booleans."""
+
+    def operation(operands, dtype):
+        like = first_value(operands)
+        if like.kind == "float":
+            refuse(op.__name__, "floats")
+        dst = fresh(like.tile, computed_in(like.kind))
+        _exactly(on_bool if like.kind == "bool" else op, *operands, dst)
+        return Value(dst, like.kind)
+
+    return operation
+
+
+def compare(op) -> Callable:
+    """A comparison: booleans as bytes.  Integers are compared as integers."""
+
+    def operation(operands, dtype):
+        a, b = operands
+        like = first_value(operands)
+        dst = fresh(like.tile, nl.uint8)
+        if like.kind == "float":
+            _both(op, a, b, dst)
+            return Value(dst, "bool")
+        wide = fresh(like.tile, computed_in(like.kind))
+        _exactly(op, a, b, wide)
+        return Value(cast(wide, nl.uint8), "bool")
+
+    return operation
+
+
+def _floats(name: str, operands) -> None:
+    for operand in operands:
+        if isinstance(operand, Value) and operand.kind != "float":
+            refuse(name, operand.kind)
+
+
+def power(operands, dtype):
+    """lhs to the power rhs; small exponents known in advance by multiplication and roots."""
+    _floats("power", operands)
+    base, exponent = operands
+    if isinstance(base, Value) and not isinstance(exponent, Value) and exponent in _POWERS:
+        return _POWERS[exponent](base, dtype)
+    like = first_value(operands).tile
+    dst = fresh(like, nl.float32)
+    nisa.tensor_tensor(
+        dst, tile_of(base, like, nl.float32), tile_of(exponent, like, nl.float32), nl.power
+    )
+    return Value(dst, "float")
+
+
+def _times(a, b):
+    return binary(nl.multiply)([a, b], None)
+
+
+_POWERS = {
+    0.5: lambda x, dtype: activation(nl.sqrt)([x], dtype),
+    1: lambda x, dtype: x,
+    2: lambda x, dtype: activation(nl.square)([x], dtype),
+    3: lambda x, dtype: binary(nl.multiply)([_times(x, x), x], dtype),
+    -0.5: lambda x, dtype: activation(nl.rsqrt)([x], dtype),
+    -1: lambda x, dtype: binary(nl.divide)([1.0, x], dtype),
+}
+
+
+def divide(operands, dtype):
+    """lhs / rhs of floats; by a number as a product only where its inverse is exact."""
+    _floats("divide", operands)
+    return binary(nl.divide)(operands, dtype)
+
+
+def remainder(operands, dtype):
+    """What is left of lhs / rhs, with the sign of lhs."""
+    return binary(nl.fmod)(operands, dtype)
+
+
+def select(operands, dtype):
+    """on_true where the predicate holds, else on_false."""
+    pred, yes, no = operands
+    chosen = [o for o in (yes, no) if isinstance(o, Value)]
+    kind = chosen[0].kind if chosen else "float"
+    dst = fresh(pred.tile, chosen[0].tile.dtype if chosen else nl.float32)
+    if len(chosen) == 2 and yes.tile.dtype != no.tile.dtype:
+        dst = fresh(pred.tile, computed_in(kind))
+    if isinstance(no, Value):
+        nisa.tensor_copy(dst, no.tile)
+    else:
+        nisa.memset(dst, no)
+    source = cast(yes.tile, dst.dtype) if isinstance(yes, Value) else yes
+    nisa.tensor_copy_predicated(dst, source, pred.tile)
+    return Value(dst, kind)
+
+
+def clamp(operands, dtype):
+    """operand held between low and high."""
+    low, x, high = operands
+    if x.kind == "float" and not isinstance(low, Value) and not isinstance(high, Value):
+        dst = fresh(x.tile, dtype if dtype and dtype.is_float else nl.float32)
+        nisa.tensor_scalar(dst, x.tile, nl.maximum, low, op1=nl.minimum, operand1=high)
+        return Value(dst, "float")
+    return binary(nl.minimum)([binary(nl.maximum)([x, low], None), high], dtype)
+
+
+# ---------------------------------------------------------------------- one operand
+
+
+def activation(function) -> Callable:
+    """A function of the Scalar Engine."""
+
+    def operation(operands, dtype):
+        (x,) = operands
+        _floats(function.__name__, operands)
+        dst = fresh(x.tile, dtype if dtype and dtype.is_float else nl.float32)
+        nisa.activation(dst, function, x.tile)
+        return Value(dst, "float")
+
+    return operation
+
+
+def negate(operands, dtype):
+    """-x"""
+    (x,) = operands
+    if x.kind == "float":
+        return binary(nl.multiply)([x, -1.0], dtype)
+    return binary(nl.subtract)([0, x], dtype)
+
+
+def magnitude(operands, dtype):
+    """|x|"""
+    (x,) = operands
+    if x.kind == "float":
+        return activation(nl.abs)(operands, dtype)
+    return x if x.kind == "uint" else binary(nl.maximum)([x, negate([x], None)], dtype)
+
+
+def sign(operands, dtype):
+    """-1, 0 or 1."""
+    (x,) = operands
+    if x.kind == "float":
+        return activation(nl.sign)(operands, dtype)
+    return binary(nl.maximum)([binary(nl.minimum)([x, 1], None), -1], dtype)
+
+
+def opposite(operands, dtype):
+    """Logical not of booleans, every bit of integers flipped."""
+    (x,) = operands
+    if x.kind == "bool":
+        return compare(nl.equal)([Value(x.tile, "float"), 0.0], dtype)
+    if x.kind == "float":
+        refuse("not", "floats")
+    dst = fresh(x.tile, x.tile.dtype)
+    nisa.tensor_scalar(dst, x.tile, nl.invert, None)
+    return Value(dst, x.kind)
+
+
+def _with(op, tile, number: float):
+    """tile <op> number as a new float32 tile."""
+    dst = fresh(tile, nl.float32)
+    nisa.tensor_scalar(dst, tile, op, number)
+    return dst
+
+
+def _nearest(tile):
+    """The nearest whole numbers (halves to even), of magnitudes below 2^23, as float32."""
+    return cast(cast(tile, nl.int32), nl.float32)
+
+
+def round_even(operands, dtype):
+    """The nearest whole number; halves go to the even one."""
+    (x,) = operands
+    near, given = _nearest(x.tile), cast(x.tile, nl.float32)
+    return _keep_whole(near, given)
+
+
+def _keep_whole(near, given):
+    """`near`, but numbers so large that they are whole (inf and NaN too) as they are."""
+    small = fresh(given, nl.uint8)
+    nisa.tensor_scalar(small, nl.abs(given), nl.less, WHOLE)
+    dst = cast(given, nl.float32)
+    if dst is given:
+        dst = fresh(given, nl.float32)
+        nisa.tensor_copy(dst, given)
+    nisa.tensor_copy_predicated(dst, near, small)
+    return Value(dst, "float")
+
+
+def _towards(op, step: float) -> Callable:
+    """Whole numbers on one side: the nearest, moved by `step` where it lies beyond x."""
+
+    def operation(operands, dtype):
+        _floats("rounding", operands)
+        given = cast(operands[0].tile, nl.float32)
+        near = _nearest(given)
+        beyond, moved = fresh(near, nl.float32), fresh(near, nl.float32)
+        nisa.tensor_tensor(beyond, near, given, op)
+        nisa.scalar_tensor_tensor(moved, beyond, nl.multiply, step, nl.add, near)
+        return _keep_whole(moved, given)
+
+    return operation
+
+
+floor, ceil = _towards(nl.greater, -1.0), _towards(nl.less, 1.0)
+
+
+def truncated(x: Value):
+    """The number without its fraction, a float32 tile."""
+    down = floor([Value(nl.abs(x.tile, nl.float32), "float")], None).tile
+    return nl.multiply(down, nl.sign(x.tile, nl.float32), nl.float32)
+
+
+def _wave(shift: float) -> Callable:
+    """sin(x + shift), brought into [-π, π] first: the engine does not reduce its argument."""
+
+    def operation(operands, dtype):
+        _floats("sine", operands)
+        x = operands[0].tile
+        turns = fresh(x, nl.float32)
+        nisa.tensor_scalar(
+            turns, x, nl.multiply, 1 / (2 * pi), op1=nl.add, operand1=shift / (2 * pi)
+        )
+        turns = _nearest(turns)
+        left = fresh(x, nl.float32)
+        nisa.scalar_tensor_tensor(left, turns, nl.multiply, -TURN, nl.add, x)
+        rest = fresh(x, nl.float32)
+        nisa.scalar_tensor_tensor(rest, turns, nl.multiply, -TURN_REST, nl.add, left)
+        # Rounding may leave a last bit beyond π, where the engine's sine is another polynomial.
+        nisa.tensor_scalar(rest, rest, nl.add, shift, op1=nl.minimum, operand1=3.1415925)
+        nisa.tensor_scalar(rest, rest, nl.maximum, -3.1415925)
+        return activation(nl.sin)([Value(rest, "float")], dtype)
+
+    return operation
+
+
+sine, cosine = _wave(0.0), _wave(pi / 2)
+
+
+def tangent(operands, dtype):
+    """sin x / cos x"""
+    return binary(nl.divide)([sine(operands, None), cosine(operands, None)], dtype)
+
+
+def exponential_minus_one(operands, dtype):
+    """eˣ - 1; below 1/2 as 2t / (1 - t) with t = tanh(x/2), which loses nothing near 0."""
+    _floats("exponential_minus_one", operands)
+    x = operands[0].tile
+    grown = _with(nl.subtract, nl.exp(x, nl.float32), 1.0)
+    t = fresh(x, nl.float32)
+    nisa.activation(t, nl.tanh, x, scale=0.5)
+    below = fresh(x, nl.float32)
+    nisa.tensor_scalar(below, t, nl.multiply, -0.5, op1=nl.add, operand1=0.5)
+    small = fresh(x, nl.uint8)
+    nisa.tensor_scalar(small, nl.abs(x, nl.float32), nl.less, 0.5)
+    nisa.tensor_copy_predicated(grown, nl.divide(t, below, nl.float32), small)
+    return Value(grown, "float")
+
+
+def log_plus_one(operands, dtype):
+    """log(1 + x) = x · log(u) / (u - 1) with u = 1 + x rounded; x itself where u is 1."""
+    _floats("log_plus_one", operands)
+    x = cast(operands[0].tile, nl.float32)
+    near = _with(nl.add, x, 1.0)
+    ratio = nl.divide(nl.log(near), _with(nl.subtract, near, 1.0))
+    grown = nl.multiply(ratio, x)
+    for op, number in ((nl.equal, 1.0), (nl.greater, 1e30)):
+        plain = fresh(x, nl.uint8)
+        nisa.tensor_scalar(plain, near, op, number)
+        nisa.tensor_copy_predicated(grown, x if number == 1.0 else nl.log(near), plain)
+    return Value(grown, "float")
+
+
+def is_finite(operands, dtype):
+    """True where x is neither infinite nor NaN: x · 0 = 0."""
+    _floats("is_finite", operands)
+    zero = _with(nl.multiply, operands[0].tile, 0.0)
+    return compare(nl.equal)([Value(zero, "float"), 0.0], dtype)
+
+
+def convert(operands, dtype):
+    """The numbers in another dtype: floats round, float to integer drops the fraction."""
+    x, target = operands[0], as_dtype(operands[1])
+    if target.is_float:
+        return Value(cast(x.tile, target), "float")
+    if target == nl.bool_:
+        if x.kind == "bool":
+            return x
+        return compare(nl.not_equal)([x, 0.0 if x.kind == "float" else 0], dtype)
+    wide = nl.uint32 if target == nl.uint32 else nl.int32
+    if x.kind == "float":
+        # Saturates at the ends of the dtype, then of the 32-bit integer it is held in.
+        return Value(cast(cast(truncated(x), target), wide), wide.kind)
+    if target.itemsize < 4 and x.kind != "bool":
+        return Value(_low_bits(cast(x.tile, nl.int32), target), wide.kind)
+    return Value(cast(x.tile, wide), wide.kind)
+
+
+def _low_bits(tile, target):
+    """32-bit integers wrapped to a narrower type: its low bits, with sign where it has one."""
+    dst = fresh(tile, nl.int32)
+    nisa.tensor_scalar(dst, tile, nl.bitwise_and, (1 << target.bits) - 1)
+    if target.kind == "uint":
+        return dst
+    over = binary(nl.greater)([Value(dst, "int"), target.max], None).tile
+    turned = binary(nl.multiply)([Value(over, "int"), 1 << target.bits], None).tile
+    nisa.tensor_tensor(dst, dst, turned, nl.subtract)
+    return dst
+
+
+OPERATIONS: dict[str, Callable] = {
+    "add": binary(nl.add, nl.logical_or),
+    "subtract": binary(nl.subtract),
+    "multiply": binary(nl.multiply, nl.logical_and),
+    "divide": divide,
+    "maximum": binary(nl.maximum, nl.logical_or),
+    "minimum": binary(nl.minimum, nl.logical_and),
+    "power": power,
+    "remainder": remainder,
+    "negate": negate,
+    "abs": magnitude,
+    "sign": sign,
+    "exponential": activation(nl.exp),
+    "exponential_minus_one": exponential_minus_one,
+    "log": activation(nl.log),
+    "log_plus_one": log_plus_one,
+    "sqrt": activation(nl.sqrt),
+    "rsqrt": activation(nl.rsqrt),
+    "tanh": activation(nl.tanh),
+    "logistic": activation(nl.sigmoid),
+    "sine": sine,
+    "cosine": cosine,
+    "tan": tangent,
+    "erf": activation(nl.erf),
+    "floor": floor,
+    "ceil": ceil,
+    "round_nearest_even": round_even,
+    "is_finite": is_finite,
+    "convert": convert,
+    "compare_EQ": compare(nl.equal),
+    "compare_NE": compare(nl.not_equal),
+    "compare_GE": compare(nl.greater_equal),
+    "compare_GT": compare(nl.greater),
+    "compare_LE": compare(nl.less_equal),
+    "compare_LT": compare(nl.less),
+    "select": select,
+    "clamp": clamp,
+    "and": bits(nl.bitwise_and, nl.logical_and),
+    "or": bits(nl.bitwise_or, nl.logical_or),
+    "xor": bits(nl.bitwise_xor, nl.logical_xor),
+    "not": opposite,
+    "gelu": activation(nl.gelu),
+    "gelu_tanh": activation(nl.gelu_apprx_tanh),
+    "silu": activation(nl.silu),
+    "softplus": activation(nl.softplus),
+    "relu": activation(nl.relu),
+}
