@@ -203,7 +203,7 @@ def test_no_two_live_tiles_share_bytes_and_capacity_holds(seed):
     slots = list(found.slots.items())
     for n, (a, one) in enumerate(slots):
         limit = 24 * 1024 if a.space == "sbuf" else 8 * BANK
-        assert 0 <= one.address
+        assert one.address >= 0
         assert one.address + a.partition_bytes <= limit
         if a.space == "psum":
             size = a.partition_bytes
