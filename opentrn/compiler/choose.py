@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from opentrn.base import DType, UnsupportedError, declare, float32, int32, uint8
+from opentrn.base import DType, UnsupportedError, declare, float32, int32, uint32
 from opentrn.compiler.views import is_view
 from opentrn.graph import Graph, Value
 from opentrn.nki import kernels
@@ -19,13 +19,13 @@ declare(
 )
 
 LEAVES = ("input", "constant")
-# What the chip stores: flags are bytes, 64-bit types are narrowed (as the vendor's compiler does).
-ON_DEVICE = {"bool": uint8, "int64": int32, "uint64": int32, "float64": float32}
+# What the chip stores: 64-bit types are narrowed, as the vendor's compiler does.
+ON_DEVICE = {"int64": int32, "uint64": uint32, "float64": float32}
 
 
 def device_dtype(kind: DType) -> DType:
     """The dtype a graph value has on the chip."""
-    return ON_DEVICE.get(str(kind).rstrip("_"), kind)
+    return ON_DEVICE.get(str(kind), kind)
 
 
 @dataclass(frozen=True)
@@ -131,10 +131,22 @@ def _embedding(value: Value) -> Use | no:
     return Use(value, kernels.embedding, (table, ids), {}, "a DMA gather of rows")
 
 
+def _step(name: str, attributes: tuple, places: tuple) -> tuple:
+    """A chain's step as `kernels.elementwise` takes it."""
+    given = dict(attributes)
+    if name == "compare":
+        return (f"compare_{given['direction']}", *places)
+    if name == "convert":
+        return ("convert", *places, device_dtype(given["dtype"]))
+    if name == "gelu" and given["approximate"]:
+        return ("gelu_tanh", *places)
+    return (name, *places)
+
+
 @choice("chain")
 def _chain(value: Value) -> Use:
     options = {
-        "steps": value.attrs.steps,
+        "steps": tuple(_step(*step) for step in value.attrs.steps),
         "shape": value.shape,
         "out_dtype": device_dtype(value.dtype),
     }
