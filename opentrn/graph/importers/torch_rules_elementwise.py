@@ -247,6 +247,18 @@ def log2(g: Builder, self: Value) -> Value:
     return g.log(g.cast(self, floated(self.dtype))) * (1.0 / math.log(2.0))
 
 
+@torch_op("aten::log10(Tensor self) -> Tensor")
+def log10(g: Builder, self: Value) -> Value:
+    """log(self)/log 10"""
+    return g.log(g.cast(self, floated(self.dtype))) * (1.0 / math.log(10.0))
+
+
+@torch_op("aten::erfc(Tensor self) -> Tensor")
+def erfc(g: Builder, self: Value) -> Value:
+    """1 - erf(self); far out on the right, where erf is 1 to the last bit, this is 0."""
+    return 1.0 - g.erf(g.cast(self, floated(self.dtype)))
+
+
 @torch_op("aten::maximum(Tensor self, Tensor other) -> Tensor")
 def maximum(g: Builder, self: Operand, other: Operand) -> Value:
     """The larger of both; NaN wins."""
