@@ -1,0 +1,15 @@
+"""Turn a trace into answers."""
+
+from opentrn.profiler.advice import Advice
+from opentrn.profiler.bounds import Bound
+from opentrn.profiler.compare import compare
+from opentrn.profiler.metrics import METRICS
+from opentrn.profiler.perfetto import load_summary, save_perfetto, save_summary
+from opentrn.profiler.report import report
+from opentrn.profiler.source import Line, top_lines
+from opentrn.profiler.summary import SCHEMA, Metric, Summary, summarize
+
+__all__ = [
+    "METRICS", "SCHEMA", "Advice", "Bound", "Line", "Metric", "Summary", "compare",
+    "load_summary", "report", "save_perfetto", "save_summary", "summarize", "top_lines",
+]  # fmt: skip

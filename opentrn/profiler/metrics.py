@@ -1,0 +1,321 @@
+"""The metrics of a summary: names, units and formulas, after the Neuron Explorer profile schema.
+
+Source of the names and formulas without "(ours)": AWS Neuron SDK documentation, "Profile schema
+reference" 7.4.0, table Summary (hardware facts §14).  Times are seconds, shares per cent.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from opentrn.cost import roofline
+from opentrn.hw import Chip
+from opentrn.isa import Program
+from opentrn.profiler.details import Detail
+from opentrn.profiler.table import DMA, ENGINES, Table
+
+NS = 1e-9
+
+
+class Kind(NamedTuple):
+    """What a metric is: its unit and one sentence."""
+
+    unit: str
+    meaning: str
+
+
+def _engine_kinds() -> dict[str, Kind]:
+    found = {}
+    for engine in ENGINES:
+        name = f"the {engine.capitalize()} Engine"
+        found |= {
+            f"{engine}_engine_active_time": Kind("s", f"{name} runs at least one instruction"),
+            f"{engine}_engine_active_time_percent": Kind("%", f"active share of {name}"),
+            f"{engine}_engine_instruction_time": Kind("s", f"sum of durations on {name}"),
+            f"{engine}_engine_instruction_count": Kind("", f"instructions on {name}"),
+        }
+    return found
+
+
+METRICS: dict[str, Kind] = {
+    "total_time": Kind("s", "device time from the start to the last visible result"),
+    "neuroncore_cycle_count": Kind("cycle", "total_time in cycles of the core's clock"),
+    "event_count": Kind("", "events of the trace (ours: of any kind)"),
+    **_engine_kinds(),
+    "matmul_instruction_count": Kind("", "nc_matmul instructions"),
+    "activate_instruction_count": Kind("", "activation instructions"),
+    "activate_instruction_time": Kind("s", "sum of durations of activation instructions"),
+    "model_flops": Kind("FLOP", "hardware_flops - transpose_flops, unless the graph's is given"),
+    "hardware_flops": Kind("FLOP", "flops of all Tensor Engine instructions"),
+    "transpose_flops": Kind("FLOP", "the part of hardware_flops that only transposes"),
+    "adjusted_hardware_flops": Kind("FLOP", "hardware_flops as BF16 work: fp32 x 4, fp8 x 0.5"),
+    "adjusted_transpose_flops": Kind("FLOP", "transpose_flops as BF16 work"),
+    "mfu_estimated_percent": Kind("%", "model_flops / (2 x PEs x clock x total_time)"),
+    "hfu_estimated_percent": Kind("%", "hardware_flops / (2 x PEs x clock x total_time)"),
+    "mfu_max_achievable_estimated_percent": Kind(
+        "%", "(model_flops / HBM bytes) / peak_flops_bandwidth_ratio"
+    ),
+    "mm_arithmetic_intensity": Kind(
+        "FLOP/B", "(hardware_flops - transpose_flops) / (hbm_read_bytes + hbm_write_bytes)"
+    ),
+    "peak_flops_bandwidth_ratio": Kind("FLOP/B", "2 x PEs x clock / bandwidth of one HBM stack"),
+    "dma_active_time": Kind("s", "at least one transfer moves bytes"),
+    "dma_active_time_percent": Kind("%", "active share of the DMA queues"),
+    "dma_active_cycles": Kind("cycle", "dma_active_time in cycles of the core's clock"),
+    "dma_transfer_time": Kind("s", "sum of durations of transfers"),
+    "dma_transfer_count": Kind("", "DMA transfers"),
+    "dma_transfer_total_bytes": Kind("B", "bytes moved by transfers"),
+    "dma_transfer_average_bytes": Kind("B", "bytes of a transfer on average"),
+    "dma_queue_count": Kind("", "DMA queues in use"),
+    "dma_bandwidth": Kind("B/s", "dma_transfer_total_bytes / dma_active_time (ours)"),
+    "dma_bandwidth_percent": Kind(
+        "%", "dma_bandwidth of what the core's DMA engines can sustain (ours)"
+    ),
+    "static_dma_size": Kind("B", "bytes moved by transfers with prepared descriptors"),
+    "software_dynamic_dma_size": Kind("B", "bytes moved by software-generated descriptors"),
+    "hardware_dynamic_dma_size": Kind("B", "bytes moved by hardware-generated descriptors"),
+    "hbm_read_bytes": Kind("B", "read from HBM by the DMA engines"),
+    "hbm_write_bytes": Kind("B", "written to HBM by the DMA engines"),
+    "sbuf_read_bytes": Kind("B", "read from SBUF by engines and DMA"),
+    "sbuf_write_bytes": Kind("B", "written to SBUF by engines and DMA"),
+    "psum_read_bytes": Kind("B", "read from PSUM"),
+    "psum_write_bytes": Kind("B", "written to PSUM"),
+    "psum_read_sbuf_write_count": Kind("", "engine instructions that move PSUM to SBUF"),
+    "psum_read_sbuf_write_bytes": Kind("B", "bytes they write"),
+    "spill_save_bytes": Kind("B", "tiles saved to HBM for lack of SBUF: none, they are refused"),
+    "spill_reload_bytes": Kind("B", "tiles reloaded for lack of SBUF: none, they are refused"),
+    "mbu_estimated_percent": Kind(
+        "%", "(hbm_read_bytes + hbm_write_bytes) / total_time / bandwidth of one HBM stack"
+    ),
+    "mbu_min_read_util_percent": Kind(
+        "%", "inputs_and_weights_size_bytes / total_time / bandwidth of one HBM stack"
+    ),
+    "weight_size_bytes": Kind("B", "constants of the program"),
+    "inputs_and_weights_size_bytes": Kind("B", "inputs and constants"),
+    "inputs_outputs_weights_size_bytes": Kind("B", "inputs, outputs and constants"),
+    "throttle_time": Kind("s", "Tensor Engine time lost to its cold clock (ours)"),
+    "sbuf_peak_bytes": Kind("B", "most SBUF in use at once, all partitions (ours)"),
+    "sbuf_peak_percent": Kind("%", "sbuf_peak_bytes of the usable SBUF (ours)"),
+    "psum_peak_banks": Kind("", "most PSUM banks in use at once (ours)"),
+    "roofline_time": Kind("s", "least time of model_flops and HBM transfers on a core (ours)"),
+    "roofline_percent": Kind("%", "roofline_time of total_time (ours)"),
+}
+"""Every metric a summary may have."""
+
+ABSENT = {
+    "dma_packet_time": "the model moves whole transfers, not packets",
+    "throttle_time": "needs the program, for the time at full speed",
+    "adjusted_hardware_flops": "needs the program, for the dtypes",
+    "adjusted_transpose_flops": "needs the program, for the dtypes",
+    "static_dma_size": "needs the program, for who generates descriptors",
+    "software_dynamic_dma_size": "needs the program, for who generates descriptors",
+    "hardware_dynamic_dma_size": "needs the program, for who generates descriptors",
+    "weight_size_bytes": "needs the program",
+    "inputs_and_weights_size_bytes": "needs the program",
+    "inputs_outputs_weights_size_bytes": "needs the program",
+    "mbu_min_read_util_percent": "needs the program, for the sizes of inputs and weights",
+    "sbuf_peak_bytes": "the trace has no counter `sbuf_bytes`",
+    "sbuf_peak_percent": "the trace has no counter `sbuf_bytes`",
+    "psum_peak_banks": "the trace has no counter `psum_banks`",
+    "cc_op_active_time": "the trace of one core has no collectives",
+}
+"""Why a metric may be missing; a summary lists those that are."""
+
+
+def percent(part: float, whole: float) -> float:
+    """100 x part / whole; 0 of nothing is 0."""
+    return 100.0 * part / whole if whole else 0.0
+
+
+def peak(chip: Chip) -> float:
+    """flop/s of the PE array as the schema counts it: 2 x rows x columns x clock."""
+    return 2.0 * chip.tensor.rows * chip.tensor.columns * chip.tensor.clock
+
+
+def stack_bandwidth(chip: Chip) -> float:
+    """byte/s of one HBM stack."""
+    return chip.hbm_bandwidth / chip.hbm_stacks
+
+
+def measure(
+    table: Table, chip: Chip, busy: dict[str, float], known: list[Detail | None], program
+) -> dict[str, Any]:
+    """Every metric that can be had, by name; see METRICS for units."""
+    total = table.total * NS
+    found: dict[str, Any] = {
+        "total_time": total,
+        "neuroncore_cycle_count": round(total * chip.sync.clock),
+        "event_count": len(table),
+        "spill_save_bytes": 0,
+        "spill_reload_bytes": 0,
+    }
+    found |= _engines(table, busy)
+    found |= _transfers(table, chip, busy, known)
+    found |= _memories(table, known)
+    found |= _flops(table, known, program is not None)
+    found |= _peaks(table, chip)
+    if program is not None:
+        found |= _sizes(program, chip, total)
+        found["throttle_time"] = _throttled(table, known) * NS
+    return found | _rates(found, chip, _dtype(table, chip, known), _carried(table))
+
+
+def _engines(table: Table, busy: dict[str, float]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    name = np.array(table.name, dtype=object)
+    for engine in ENGINES:
+        on = table.on(engine)
+        found[f"{engine}_engine_active_time"] = busy[engine] * NS
+        found[f"{engine}_engine_active_time_percent"] = percent(busy[engine], table.total)
+        found[f"{engine}_engine_instruction_time"] = float(table.duration[on].sum()) * NS
+        found[f"{engine}_engine_instruction_count"] = int(on.sum())
+    activate = np.array([n.startswith("activat") for n in name], bool) & ~table.issue
+    found["matmul_instruction_count"] = int((name == "nc_matmul").sum())
+    found["activate_instruction_count"] = int(activate.sum())
+    found["activate_instruction_time"] = float(table.duration[activate].sum()) * NS
+    return found
+
+
+def _transfers(table: Table, chip: Chip, busy: dict[str, float], known) -> dict[str, Any]:
+    on = table.on(DMA)
+    size = np.maximum(table.read, table.written)
+    total, count = float(size[on].sum()), int(on.sum())
+    active = busy[DMA] * NS
+    rate = total / active if active else 0.0
+    found: dict[str, Any] = {
+        "dma_active_time": active,
+        "dma_active_time_percent": percent(busy[DMA], table.total),
+        "dma_active_cycles": round(active * chip.sync.clock),
+        "dma_transfer_time": float(table.duration[on].sum()) * NS,
+        "dma_transfer_count": count,
+        "dma_transfer_total_bytes": int(total),
+        "dma_transfer_average_bytes": total / count if count else 0.0,
+        "dma_queue_count": len({t for t in table.track if t.startswith(DMA)}),
+        "dma_bandwidth": rate,
+        "dma_bandwidth_percent": percent(rate, chip.dma.engines * chip.dma.engine_rate),
+    }
+    kinds = {detail.dynamic for detail in known if detail is not None}
+    if kinds:
+        for name in ("static", "software_dynamic", "hardware_dynamic"):
+            mine = np.array([d is not None and d.dynamic == name.split("_")[0] for d in known])
+            found[f"{name}_dma_size"] = int(size[on & mine].sum())
+    return found
+
+
+def _carried(table: Table) -> float:
+    """Bytes that transfers from or to HBM move; HBM to HBM counts once, as the DMA carries it."""
+    pairs = zip(table.source, table.target, strict=True)
+    touches = np.array(["hbm" in source or "hbm" in target for source, target in pairs], bool)
+    return float(np.maximum(table.read, table.written)[touches & table.on(DMA)].sum())
+
+
+def _memories(table: Table, known: list[Detail | None]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for space in ("hbm", "sbuf", "psum"):
+        for verb, column, words in (
+            ("read", table.read, table.source), ("write", table.written, table.target),
+        ):  # fmt: skip
+            share = _shares(words, column, known, space, verb)
+            found[f"{space}_{verb}_bytes"] = round(float(share.sum()))
+    engine = ~table.on(DMA) & ~table.issue
+    out = [
+        "psum" in source and "sbuf" in target
+        for source, target in zip(table.source, table.target, strict=True)
+    ]
+    moves = engine & np.array(out, bool)
+    found["psum_read_sbuf_write_count"] = int(moves.sum())
+    found["psum_read_sbuf_write_bytes"] = int(table.written[moves].sum())
+    return found
+
+
+def _shares(words: list[str], column: np.ndarray, known, space: str, verb: str) -> np.ndarray:
+    """Bytes of each event in `space`; an event over several memories is divided by its detail.
+
+    Without one it is divided evenly, for its operands mostly have one size.
+    """
+    parts = {word: tuple(word.split("+")) for word in set(words)}
+    share = [1.0 / len(parts[w]) if space in parts[w] else 0.0 for w in words]
+    found = column * np.array(share)
+    for row, word in enumerate(words):
+        if len(parts[word]) > 1 and known[row] is not None:
+            held = known[row].read if verb == "read" else known[row].written
+            found[row] = held.get(space, 0)
+    return found
+
+
+def _flops(table: Table, known: list[Detail | None], has_program: bool) -> dict[str, Any]:
+    on = table.on("tensor")
+    flips = [
+        n == "nc_transpose" or (d is not None and d.transpose)
+        for n, d in zip(table.name, known, strict=True)
+    ]
+    flips = on & np.array(flips, bool)
+    hardware, transpose = float(table.flops[on].sum()), float(table.flops[flips].sum())
+    model = table.trace.meta.get("model_flops", hardware - transpose)
+    found = {"hardware_flops": hardware, "transpose_flops": transpose, "model_flops": float(model)}
+    if has_program:
+        weight = np.array([1.0 if d is None else d.weight for d in known])
+        found["adjusted_hardware_flops"] = float((table.flops * weight)[on].sum())
+        found["adjusted_transpose_flops"] = float((table.flops * weight)[flips].sum())
+    return {name: int(value) for name, value in found.items()}
+
+
+def _peaks(table: Table, chip: Chip) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    counters = table.trace.counters
+    if counters.get("sbuf_bytes"):
+        most = max(value for _, value in counters["sbuf_bytes"])
+        usable = chip.core.sbuf_usable * chip.core.partitions
+        found["sbuf_peak_bytes"] = int(most)
+        found["sbuf_peak_percent"] = percent(most, usable)
+    if counters.get("psum_banks"):
+        found["psum_peak_banks"] = int(max(value for _, value in counters["psum_banks"]))
+    return found
+
+
+def _sizes(program: Program, chip: Chip, total: float) -> dict[str, Any]:
+    weights = sum(b.nbytes for b in program.constants)
+    inputs = sum(b.nbytes for b in program.inputs) + weights
+    whole = inputs + sum(b.nbytes for b in program.outputs)
+    most = stack_bandwidth(chip) * total
+    return {
+        "weight_size_bytes": weights,
+        "inputs_and_weights_size_bytes": inputs,
+        "inputs_outputs_weights_size_bytes": whole,
+        "mbu_min_read_util_percent": percent(inputs, most),
+    }
+
+
+def _throttled(table: Table, known: list[Detail | None]) -> float:
+    """ns that Tensor Engine instructions last longer than at full speed."""
+    full = np.array([0.0 if d is None else d.busy_ns for d in known])
+    on = table.on("tensor") & (full > 0.0)
+    return float(np.maximum(table.duration - full, 0.0)[on].sum())
+
+
+def _dtype(table: Table, chip: Chip, known: list[Detail | None]) -> str:
+    """The fastest dtype the Tensor Engine works on, so that no roofline is too low."""
+    named = {d.dtype for d in known if d is not None} | {str(table.trace.meta.get("dtype", ""))}
+    named = {name for name in named if name.startswith(("float", "bfloat"))} or {"bfloat16"}
+    return max(sorted(named), key=lambda n: roofline(1.0, 0.0, chip, n, cores=1).peak)
+
+
+def _rates(found: dict[str, Any], chip: Chip, dtype: str, carried: float) -> dict[str, Any]:
+    """The metrics made from others."""
+    total, model = found["total_time"], found["model_flops"]
+    useful = found["hardware_flops"] - found["transpose_flops"]
+    hbm = found["hbm_read_bytes"] + found["hbm_write_bytes"]
+    ridge = peak(chip) / stack_bandwidth(chip)
+    bound = float(roofline(model, carried, chip, dtype, cores=1).seconds)
+    made = {
+        "mfu_estimated_percent": percent(model, peak(chip) * total),
+        "hfu_estimated_percent": percent(found["hardware_flops"], peak(chip) * total),
+        "peak_flops_bandwidth_ratio": ridge,
+        "mbu_estimated_percent": percent(hbm, stack_bandwidth(chip) * total),
+        "roofline_time": bound,
+        "roofline_percent": percent(bound, total),
+    }
+    if hbm:
+        made["mm_arithmetic_intensity"] = useful / hbm
+        made["mfu_max_achievable_estimated_percent"] = percent(model / hbm, ridge)
+    return made

@@ -1,0 +1,174 @@
+"""Traces and summaries as files: Chrome/Perfetto JSON (ui.perfetto.dev) and summary JSON.
+
+Times in the trace file are microseconds, as the format asks; `displayTimeUnit` is ns and nothing
+below a picosecond is lost.  Transfers of one queue may overlap, which the format forbids on one
+track, so a queue gets as many tracks as it needs.
+"""
+
+import heapq
+import json
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from opentrn.base import FileFormatError, MissingFileError, Trace, declare
+from opentrn.profiler.summary import Summary, from_json
+from opentrn.profiler.table import ENGINES, Table, table
+
+declare(
+    "profiler.no_file",
+    "There is no file or directory at this path.",
+    rule="a file is written into a directory that exists, and read where it is",
+    fix="create the directory first, or check the path",
+)
+
+_BATCH = 8192
+_UNITS = {"sbuf_bytes": "bytes", "psum_banks": "banks"}
+_encode = json.encoder.encode_basestring_ascii
+
+
+def save_summary(summary: Summary, path: str | os.PathLike) -> Path:
+    """Write `summary.json()`, whole or not at all. Raises MissingFileError `profiler.no_file`."""
+    text = json.dumps(summary.json(), indent=1, allow_nan=False)
+    return _write_whole(path, [text, "\n"])
+
+
+def load_summary(path: str | os.PathLike) -> Summary:
+    """Read what `save_summary` wrote; MissingFileError or FileFormatError otherwise."""
+    path = Path(path)
+    if not path.is_file():
+        raise MissingFileError(f"there is no file {path}", code="profiler.no_file")
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise FileFormatError(
+            f"{path.name} is not JSON: {error}", code="profiler.summary_file"
+        ) from error
+    return from_json(data)
+
+
+def save_perfetto(trace: Trace, path: str | os.PathLike) -> Path:
+    """Write a trace that Perfetto and chrome://tracing open, whole or not at all.
+
+    One track for each engine and DMA queue, counters, and as arguments of each event its source
+    line, bytes, flops, grade and what it waited for.  Raises MissingFileError `profiler.no_file`.
+    """
+    return _write_whole(path, _pieces(trace))
+
+
+def _write_whole(path: str | os.PathLike, pieces: Iterable[str]) -> Path:
+    """Write beside `path` under a temporary name, then move it there."""
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise MissingFileError(f"there is no directory {path.parent}", code="profiler.no_file")
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.writelines(pieces)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return path
+
+
+def _pieces(trace: Trace) -> Iterator[str]:
+    read = table(trace)
+    about = json.dumps({k: _plain(v) for k, v in trace.meta.items()}, allow_nan=False)
+    yield f'{{"displayTimeUnit":"ns","otherData":{about},"traceEvents":[\n'
+    name = _encode(str(trace.meta.get("target", "core")))
+    yield f'{{"ph":"M","pid":1,"tid":0,"name":"process_name","args":{{"name":{name}}}}}'
+    numbers, tracks = _tracks(read)
+    for tid, track in enumerate(tracks, 1):
+        yield (
+            f',\n{{"ph":"M","pid":1,"tid":{tid},"name":"thread_name",'
+            f'"args":{{"name":{_encode(track)}}}}},\n{{"ph":"M","pid":1,"tid":{tid},'
+            f'"name":"thread_sort_index","args":{{"sort_index":{tid}}}}}'
+        )
+    yield from _events(read, numbers)
+    for counter, points in trace.counters.items():
+        yield from _counter(counter, points)
+    yield "\n]}\n"
+
+
+def _plain(value: Any) -> Any:
+    """A meta value as JSON can hold it."""
+    return value if isinstance(value, str | int | bool) or value is None else str(value)
+
+
+def _tracks(read: Table) -> tuple[list[int], list[str]]:
+    """The track number of each event and the names of the tracks, engines first."""
+    known = list(dict.fromkeys(read.track))
+    order = [e for e in ENGINES if e in known] + sorted(t for t in known if t not in ENGINES)
+    lanes = np.zeros(len(read), np.int64)
+    words = np.array(read.track, dtype=object)
+    names: list[str] = []
+    for track in order:
+        rows = np.flatnonzero(words == track)
+        own, count = _lanes(read.start[rows], read.end[rows])
+        lanes[rows] = np.array(own, np.int64) + len(names) + 1
+        names += [track] + [f"{track} ({n})" for n in range(2, count + 1)]
+    return lanes.tolist(), names
+
+
+def _lanes(start: np.ndarray, end: np.ndarray) -> tuple[list[int], int]:
+    """The lane of each interval, so that none overlap in a lane, and how many lanes there are."""
+    order = np.argsort(start, kind="stable")
+    if not (start[order][1:] < end[order][:-1]).any():
+        return [0] * len(start), 1
+    free: list[int] = []
+    running: list[tuple[float, int]] = []
+    found, count = [0] * len(start), 0
+    for row in order.tolist():
+        while running and running[0][0] <= start[row]:
+            heapq.heappush(free, heapq.heappop(running)[1])
+        if free:
+            lane = heapq.heappop(free)
+        else:
+            lane, count = count, count + 1
+        found[row] = lane
+        heapq.heappush(running, (float(end[row]), lane))
+    return found, count
+
+
+def _events(read: Table, numbers: list[int]) -> Iterator[str]:
+    """The events, a batch at a time."""
+    start = np.rint(read.start * 1e3)  # in ps, so that an end never passes the next start
+    length = np.rint(read.end * 1e3) - start
+    columns = zip(
+        numbers, (start / 1e6).tolist(), (length / 1e6).tolist(), read.name,
+        read.label, read.where, read.flops.tolist(), read.read.tolist(), read.written.tolist(),
+        read.waited_for, read.grade, strict=True,
+    )  # fmt: skip
+    names, places, batch = {}, {}, []
+    for tid, ts, lasts, name, label, where, flops, got, put, waited, grade in columns:
+        key = name, label
+        title = names.get(key)
+        if title is None:
+            title = names[key] = _encode(f"{name} {label}" if label else name)
+        place = places.get(id(where))  # the trace keeps every Where alive
+        if place is None:
+            place = places[id(where)] = _encode(str(where)) if where is not None else '""'
+        wait = f',"waited_for":{_encode(waited)}' if waited else ""
+        batch.append(
+            f',\n{{"ph":"X","pid":1,"tid":{tid},"ts":{ts!r},"dur":{lasts!r},"name":{title},"args":'
+            f'{{"line":{place},"flops":{flops:.0f},"bytes_read":{got:.0f},'
+            f'"bytes_written":{put:.0f},"grade":"{grade}"{wait}}}}}'
+        )
+        if len(batch) >= _BATCH:
+            yield "".join(batch)
+            batch.clear()
+    yield "".join(batch)
+
+
+def _counter(counter: str, points: list[tuple[float, float]]) -> Iterator[str]:
+    name, unit = _encode(counter), _encode(_UNITS.get(counter, "value"))
+    for time, value in points:
+        yield (
+            f',\n{{"ph":"C","pid":1,"name":{name},"ts":{time / 1e3!r},"args":{{{unit}:{value!r}}}}}'
+        )
