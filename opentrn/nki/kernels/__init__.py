@@ -3,19 +3,24 @@
 from opentrn.nki.kernels.attention import attention
 from opentrn.nki.kernels.elementwise import elementwise
 from opentrn.nki.kernels.matmul import linear, matmul
-from opentrn.nki.kernels.movement import copy, embedding
-from opentrn.nki.kernels.norms import layer_norm
+from opentrn.nki.kernels.movement import concatenate, copy, embedding, pad, transpose
+from opentrn.nki.kernels.norms import layer_norm, rms_norm, softmax
 from opentrn.nki.kernels.pointwise import OPERATIONS
 from opentrn.nki.kernels.reduction import reduce
 
 __all__ = [
     "OPERATIONS",
     "attention",
+    "concatenate",
     "copy",
     "elementwise",
     "embedding",
     "layer_norm",
     "linear",
     "matmul",
+    "pad",
     "reduce",
+    "rms_norm",
+    "softmax",
+    "transpose",
 ]

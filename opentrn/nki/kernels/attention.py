@@ -31,20 +31,6 @@ LEAST_SUM = 1e-30
 HELD_BYTES = 48 << 10
 
 
-def heads_transposed(tile, width: int, dtype, balance: Balance, into=None, at: int = 0):
-    """Head by head the transpose of rows [M, n · width], as [width, n, M] (or into `into`)."""
-    height, heads = tile.shape[0], tile.shape[1] // width
-    if into is None:
-        into = nl.ndarray((width, heads, height), dtype, nl.sbuf)
-    group = max(1, nl.tile_size.psum_bank_fmax_bytes // (height * tile.dtype.itemsize))
-    for first, last in spans(heads, group):
-        turned = nl.ndarray((width, last - first, height), tile.dtype, nl.psum)
-        for h in range(first, last):
-            nisa.nc_transpose(turned[:, h - first, :], tile[:, h * width : (h + 1) * width])
-        balance.copy(into[:, first:last, at : at + height], turned)
-    return into
-
-
 def _rows_of_heads(x, batch: int, heads: tuple[int, int]):
     """Some heads of one batch of [B, H, T, D] as a sheet of rows t and columns (h, d)."""
     return sheet(x[batch, heads[0] : heads[1]].permute((1, 0, 2)), columns=2)
@@ -166,7 +152,7 @@ class Held:
         self.v = nl.ndarray(shape, v.dtype, nl.sbuf)
         for block, rows in enumerate(spans(count, pmax)):
             tile = key_rows.tile(rows)
-            heads_transposed(tile, width, dtypes[0], balance, self.k, rows[0])
+            transposed(tile, dtypes[0], balance, width, self.k, rows[0])
             value_rows.load(self.v[0 : rows[1] - rows[0], block, :], rows[0])
 
     def head_keys(self, head: int, keys: int):
@@ -215,7 +201,7 @@ def attention(q, k, v, mask=None, scale=None, causal=False):
             target = sheet(result[:, ours[0] : ours[1]], columns=2)
             for rows in spans(queries, nl.tile_size.pmax):
                 tile = given.tile(rows)
-                turned = heads_transposed(tile, width, dtypes[0], balance)
+                turned = transposed(tile, dtypes[0], balance, width)
                 done = nl.ndarray(tile.shape, q.dtype, nl.sbuf)
                 for head in range(*ours):
                     n = head - ours[0]

@@ -10,6 +10,7 @@ from opentrn.base import dtype as as_dtype
 from opentrn.nki import isa as nisa
 from opentrn.nki import language as nl
 from opentrn.nki.jit import jit
+from opentrn.nki.kernels.movement import places
 from opentrn.nki.kernels.tiles import Balance, Sheet, cover, row_of, sheet, spans, transposed
 
 ACTIVATIONS = {
@@ -172,12 +173,3 @@ def matmul(x, y, out_dtype=None):
         product(sheet(x[place]), sheet(y[place]), dtype, Ending(out[place]))
     return out
 
-
-def places(shape: tuple[int, ...]):
-    """All index tuples of `shape` in row-major order."""
-    if not shape:
-        yield ()
-        return
-    for n in range(shape[0]):
-        for rest in places(shape[1:]):
-            yield (n, *rest)

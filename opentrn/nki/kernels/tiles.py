@@ -142,26 +142,28 @@ class Balance:
             nisa.activation(dst, nl.copy, src)
 
 
-def transposed(tile, dtype, balance: Balance):
-    """The transpose of an SBUF tile [M, K] by the Tensor Engine, as a tile [≤128, K/128, M].
+def transposed(tile, dtype, balance: Balance, width: int = 0, into=None, at: int = 0):
+    """The transpose of an SBUF tile [M, K] by the Tensor Engine, as a tile [width, K/width, M].
 
-    Column block k of `tile` becomes `result[:, k, :]`.  As many blocks as one PSUM bank holds are
-    copied out together.  `dtype` is the dtype of the result.
+    Block n of `width` columns (by default 128; the last may be short) becomes `result[:, n, :]`.
+    As many blocks as one PSUM bank holds are copied out together.  `dtype` is that of the result.
+    With `into` the result goes to its places at … at + M of the last dimension.
     """
-    height, width = tile.shape
-    pmax = nl.tile_size.pmax
-    count = cover(width, pmax)
-    made = nl.ndarray((min(width, pmax), count, height), dtype, nl.sbuf)
+    height, columns = tile.shape
+    width = width or min(nl.tile_size.pmax, columns)
+    if into is None:
+        into = nl.ndarray((width, cover(columns, width), height), dtype, nl.sbuf)
+    target = into[:, :, at : at + height]
     group = max(1, nl.tile_size.psum_bank_fmax_bytes // (height * tile.dtype.itemsize))
-    whole = width // pmax
+    whole = columns // width
     for first, last in spans(whole, group):
-        turned = nl.ndarray((pmax, last - first, height), tile.dtype, nl.psum)
-        for k in range(first, last):
-            nisa.nc_transpose(turned[:, k - first, :], tile[:, k * pmax : (k + 1) * pmax])
-        balance.copy(made[:, first:last, :], turned)
-    if whole < count:
-        rest = width - whole * pmax
+        turned = nl.ndarray((width, last - first, height), tile.dtype, nl.psum)
+        for n in range(first, last):
+            nisa.nc_transpose(turned[:, n - first, :], tile[:, n * width : (n + 1) * width])
+        balance.copy(target[:, first:last, :], turned)
+    if whole * width < columns:
+        rest = columns - whole * width
         turned = nl.ndarray((rest, height), tile.dtype, nl.psum)
-        nisa.nc_transpose(turned, tile[:, whole * pmax : width])
-        balance.copy(made[0:rest, whole, :], turned)
-    return made
+        nisa.nc_transpose(turned, tile[:, whole * width : columns])
+        balance.copy(target[0:rest, whole, :], turned)
+    return into
