@@ -1,0 +1,178 @@
+"""Models: executables loaded on a device, called like functions, timed, and accounted for."""
+
+import os
+import time
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any
+
+from opentrn.base import UsageError, declare
+from opentrn.isa import Executable, Loop, Register, exe
+from opentrn.runtime.device import Device, devices
+from opentrn.runtime.memory import MemoryUse, check_memory, memory_use
+from opentrn.runtime.tensors import is_torch, to_arrays, to_torch, writer
+from opentrn.sim import Replay, Timeline, timeline
+
+declare(
+    "runtime.target",
+    "An executable runs only on the chip it was compiled for.",
+    rule="the device's chip is the executable's target",
+    fix="compile the model for this chip, or leave `device` out",
+    neuron="NRT_UNSUPPORTED_NEFF_VERSION 10",
+)
+declare(
+    "runtime.not_run",
+    "The program loops as often as its data say, so its time is known only after it has run.",
+    rule="a device loop bounded by registers is timed by the counts of the last run",
+    fix="call the model once, then ask for its time",
+)
+
+PATIENCE = 2.0
+"""Seconds after which a batch loop shows its progress."""
+
+
+def load(executable: Executable | str | os.PathLike, device: Device | None = None) -> "Model":
+    """Load an executable, or the file of one, on a device (left out: a core of its target).
+
+    Raises what reading the file raises, UsageError `runtime.target`, CapacityError `runtime.hbm`.
+    """
+    held = executable if isinstance(executable, Executable) else exe.load(executable)
+    return Model(held, devices(held.target)[0] if device is None else device)
+
+
+class Model:
+    """An executable on a device: call it with inputs to get outputs.
+
+    `inputs` and `outputs` are the specs (name, shape, dtype) of the executable.
+    """
+
+    def __init__(self, executable: Executable, device: Device):
+        if device.chip.name != executable.target:
+            raise UsageError(
+                f"{executable.name} was compiled for {executable.target}, "
+                f"{device.name} is {device.chip.name}",
+                code="runtime.target",
+            )
+        self.executable, self.device = executable, device
+        self.name, self.program = executable.name, executable.program
+        self.inputs, self.outputs = executable.inputs, executable.outputs
+        self._timelines: dict[tuple, Timeline] = {}
+        self._trips: list | None = None
+        check_memory(self.memory, self.name)
+
+    def __repr__(self) -> str:
+        return f"<Model {self.name} on {self.device.name} ({self.device.chip.name})>"
+
+    @cached_property
+    def memory(self) -> MemoryUse:
+        """What the model takes of the device's memory, by category."""
+        return memory_use(self.program, self.device)
+
+    @cached_property
+    def _replay(self) -> Replay:
+        return Replay(self.program, self.device.chip)
+
+    def __call__(self, *inputs: Any) -> Any:
+        """The outputs for these inputs: one array, or a tuple when there are several (or none).
+
+        Inputs are NumPy arrays, torch tensors, or what NumPy can read; with a torch tensor among
+        them the outputs are torch tensors.  Inputs the program writes are written in place.
+        Raises the errors of `runtime.tensors.to_arrays`, and UsageError `runtime.read_only`.
+        """
+        arrays = to_arrays(self.inputs, inputs)
+        writers = self._writers(inputs)
+        replay = self._replay
+        del replay.machine.trips[:]
+        found = replay(arrays)
+        self._trips = list(replay.machine.trips)
+        for buffer, write in writers:
+            write(replay.read(buffer))
+        if any(map(is_torch, inputs)):
+            found = [to_torch(array) for array in found]
+        return found[0] if len(found) == 1 else tuple(found)
+
+    def _writers(self, inputs) -> list:
+        """How to store each input that the program writes."""
+        mutated = set(self.program.mutated)
+        rows = zip(self.program.inputs, self.inputs, inputs, strict=True)
+        return [(b, writer(spec, value)) for b, spec, value in rows if b in mutated]
+
+    def map(self, batches: Iterable[Any], progress: bool = True) -> list[Any]:
+        """The outputs for each batch (a tuple of inputs, or one input), in order.
+
+        With `progress`, a bar on stderr shows how far it is once it has lasted two seconds.
+        """
+        total = len(batches) if hasattr(batches, "__len__") else None
+        found: list[Any] = []
+        bar = _Progress(self.name, total) if progress else None
+        try:
+            for batch in batches:
+                found.append(self(*batch) if isinstance(batch, tuple | list) else self(batch))
+                if bar is not None:
+                    bar.advance(len(found))
+        finally:
+            if bar is not None:
+                bar.stop()
+        return found
+
+    def time(self) -> Timeline:
+        """When every instruction runs on the device; computed once for each set of trip counts.
+
+        Raises UsageError `runtime.not_run` when a loop's count is known only from a run.
+        """
+        trips = [(loop, n) for loop, n in self._trips or () if _is_open(loop)]
+        if self._trips is None and any(map(_is_open, _loops(self.program.body))):
+            raise UsageError(f"{self.name} has not run yet", code="runtime.not_run")
+        key = tuple(count for _, count in trips)
+        found = self._timelines.get(key)
+        if found is None:
+            found = self._timelines[key] = timeline(
+                self.program, self.device.chip, trips=trips or None
+            )
+        return found
+
+
+def _loops(body) -> Iterable[Loop]:
+    for node in body:
+        if isinstance(node, Loop):
+            yield node
+            yield from _loops(node.body)
+
+
+def _is_open(loop: Loop) -> bool:
+    """Whether the trip count depends on data."""
+    return loop.while_true is not None or any(
+        isinstance(bound, Register) for bound in (loop.start, loop.stop)
+    )
+
+
+class _Progress:
+    """A bar that appears when the work has lasted longer than PATIENCE."""
+
+    def __init__(self, name: str, total: int | None):
+        self.name, self.total, self.bar, self.task = name, total, None, None
+        self.begin = time.monotonic()
+
+    def advance(self, done: int) -> None:
+        """Note that `done` batches are finished."""
+        if self.bar is None:
+            if time.monotonic() - self.begin < PATIENCE or done == self.total:
+                return
+            self._show()
+        self.bar.update(self.task, completed=done)
+
+    def _show(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+        self.bar = Progress(
+            "{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+            console=Console(stderr=True), transient=True,
+        )  # fmt: skip
+        self.task = self.bar.add_task(self.name, total=self.total)
+        self.bar.start()
+
+    def stop(self) -> None:
+        """Take the bar away."""
+        if self.bar is not None:
+            self.bar.stop()
