@@ -19,7 +19,7 @@ _HOMES = {
     "compile": "compiler",
     "devices": "runtime",
     "load": "runtime",
-    "profile": "profiler",
+    "summarize": "profiler",
     "install": "dropin",
 }
 

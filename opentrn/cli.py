@@ -115,6 +115,155 @@ def run(target: str | None, module: bool, json: bool, script: str, args: tuple[s
         sys.exit(130 if isinstance(error, KeyboardInterrupt) else 1)
 
 
+# ------------------------------------------------------------------------------ compile, profile
+
+
+@main.command("compile")
+@click.option("--target", default=DEFAULT_TARGET, show_default=True, help="Chip to compile for.")
+@click.option("--dtype", default="bfloat16", show_default=True, help="What floats are stored as.")
+@click.option("-o", "--output", metavar="FILE", help="Executable to write [default: NAME.trn].")
+@click.option("--steps", is_flag=True, help="Show the program after each stage of the compiler.")
+@json_option
+@click.argument("model", metavar="FILE.py:NAME")
+def compile_command(
+    target: str, dtype: str, output: str | None, steps: bool, json: bool, model: str
+) -> None:
+    """Compile a PyTorch model to an executable.
+
+    NAME in FILE.py is a function that returns the module and its example arguments, `(module,
+    (tensor, ...))`. The executable runs with `opentrn.load`, and `opentrn profile` times it.
+    """
+    from opentrn import compiler
+    from opentrn.dropin import load_name
+
+    module, args = load_name(model, "a function returning (module, arguments)")()
+    shown: list[str] = []
+    watch = (lambda name, state: shown.append(_stage_line(name, state))) if steps else None
+    executable = compiler.compile(module, args, target=target, dtype=dtype, watch=watch)
+    path = executable.save(output or f"{executable.name}.trn")
+    click.echo(jsonlib.dumps(_compiled(executable, path)) if json else "\n".join(
+        [*shown, *_compiled_lines(executable, path)]
+    ))
+
+
+def _stage_line(name: str, state: Any) -> str:
+    ops = ", ".join(f"{count} {op}" for op, count in state.graph.histogram().items())
+    if state.program is not None:
+        ops = ", ".join(f"{count} {op}" for op, count in state.program.counts().items())
+    return f"{name:10} {ops}"
+
+
+def _compiled(executable: Any, path: Any) -> dict[str, Any]:
+    return {
+        "file": str(path),
+        "bytes": os.path.getsize(path),
+        "target": executable.target,
+        "instructions": len(executable.program),
+        "content_hash": executable.content_hash,
+        "inputs": [f"{s.name}: {s.dtype}{list(s.shape)}" for s in executable.inputs],
+        "outputs": [f"{s.name}: {s.dtype}{list(s.shape)}" for s in executable.outputs],
+        **executable.meta,
+    }
+
+
+def _compiled_lines(executable: Any, path: Any) -> Iterator[str]:
+    from opentrn.base import bytes_text
+
+    facts = _compiled(executable, path)
+    yield f"{path} for {facts['target']}: {bytes_text(facts['bytes'])}, {facts['dtype']}"
+    yield f"  inputs       {', '.join(facts['inputs'])}"
+    yield f"  outputs      {', '.join(facts['outputs'])}"
+    yield (
+        f"  instructions {facts['instructions']:,}, from {facts['kernel_calls']} kernel calls "
+        f"({facts['kernels_traced']} kernels traced)"
+    )
+    sizes = ", ".join(f"{use} {bytes_text(n)}" for use, n in facts["hbm_bytes"].items())
+    yield f"  HBM          {sizes}"
+
+
+@main.command(context_settings={"allow_interspersed_args": False})
+@click.option("--target", metavar="NAME", help="Chip, generation or instance to simulate.")
+@click.option("--out", metavar="DIR", help="Write a Perfetto trace and a summary JSON for each.")
+@click.option("--kernel", metavar="WORD", default="", help="Only kernels whose name contains WORD.")
+@json_option
+@click.argument("file")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def profile(
+    target: str | None, out: str | None, kernel: str, json: bool, file: str, args: tuple[str, ...]
+) -> None:
+    """Say where the time goes in FILE: a script that calls kernels, or an executable.
+
+    For each kernel call: device time, what bounds it, how busy each engine is, the source lines
+    that cost most, and what to do about it.
+    """
+    import zipfile
+
+    if zipfile.is_zipfile(file):
+        profiled = _profile_executable(file)
+    else:
+        profiled = _profile_script(file, args, target, quiet=json)
+    chosen = [each for each in profiled if kernel in each[0].program]
+    if not chosen:
+        click.echo(f"no kernel{f' named *{kernel}*' if kernel else ''} ran", err=True)
+    if json:
+        click.echo(jsonlib.dumps([summary.json() for summary, _ in chosen]))
+    for number, (summary, trace) in enumerate(chosen):
+        if not json:
+            click.echo(f"{summary}\n")
+        if out is not None:
+            _save_profile(out, f"{number}-{summary.program}", summary, trace, quiet=json)
+
+
+def _profile_executable(path: str) -> Iterator[tuple[Any, Any]]:
+    from opentrn import hw, isa, profiler, sim
+
+    executable = isa.load(path)
+    chip = hw.target(executable.target)
+    found = sim.timeline(executable.program, chip)
+    trace = found.trace()
+    yield (
+        profiler.summarize(
+            trace, chip, program=executable.program, grades=found.grade_shares()
+        ),
+        trace,
+    )
+
+
+def _profile_script(
+    path: str, args: tuple[str, ...], target: str | None, *, quiet: bool
+) -> Iterator[tuple[Any, Any]]:
+    import contextlib
+    import io
+
+    from opentrn import nki, profiler
+    from opentrn.dropin import run_script
+
+    target = target or os.environ.get("NEURON_PLATFORM_TARGET_OVERRIDE") or DEFAULT_TARGET
+    silent = contextlib.redirect_stdout(io.StringIO()) if quiet else contextlib.nullcontext()
+    with nki.watch() as runs, silent:
+        run_script(path, args, target)
+    for run in runs:
+        found = run.timeline()
+        trace = found.trace()
+        yield (
+            profiler.summarize(
+                trace, run.chip, program=run.program, grades=found.grade_shares()
+            ),
+            trace,
+        )
+
+
+def _save_profile(folder: str, name: str, summary: Any, trace: Any, *, quiet: bool) -> None:
+    from opentrn import profiler
+
+    os.makedirs(folder, exist_ok=True)
+    base = os.path.join(folder, name)
+    profiler.save_perfetto(trace, f"{base}.perfetto.json")
+    profiler.save_summary(summary, f"{base}.summary.json")
+    if not quiet:
+        click.echo(f"wrote {base}.perfetto.json (open it at ui.perfetto.dev) and .summary.json")
+
+
 # ---------------------------------------------------------------------------------- show, explain
 
 

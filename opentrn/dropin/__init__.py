@@ -1,6 +1,6 @@
 """The names existing Trainium scripts import, on request."""
 
 from opentrn.dropin.names import NAMES, Installed, install
-from opentrn.dropin.script import run_script, script_traceback
+from opentrn.dropin.script import load_name, run_script, script_traceback
 
-__all__ = ["NAMES", "Installed", "install", "run_script", "script_traceback"]
+__all__ = ["NAMES", "Installed", "install", "load_name", "run_script", "script_traceback"]

@@ -6,8 +6,9 @@ import runpy
 import sys
 from collections.abc import Sequence
 from types import TracebackType
+from typing import Any
 
-from opentrn.base import MissingFileError, declare
+from opentrn.base import MissingFileError, UnknownNameError, declare, nearest
 from opentrn.dropin.names import install
 
 NO_SCRIPT = declare(
@@ -21,6 +22,13 @@ NO_MODULE = declare(
     "The module to run (`opentrn run -m NAME`) cannot be found.",
     rule="the name is looked up as `python -m` does: current directory, then installed packages",
     fix="run from the directory that holds the package, or install it",
+)
+
+NO_MODEL = declare(
+    "dropin.model",
+    "There is nothing under the name FILE.py:NAME.",
+    rule="FILE.py is a Python file and NAME a name it defines",
+    fix="write for example model.py:build, where build() returns (module, arguments)",
 )
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -65,6 +73,33 @@ def _refuse_missing(module: str) -> None:
         found = False
     if not found:
         raise MissingFileError(f"there is no module named {module}", code=NO_MODULE)
+
+
+def load_name(place: str, what: str) -> Any:
+    """The object `NAME` of `FILE.py:NAME`, with the file's own folder first on the path.
+
+    Raises MissingFileError when there is no such file, UnknownNameError when the file has no such
+    name; `what` says in the message what was expected.  What the file raises goes through.
+    """
+    path, _, name = place.rpartition(":")
+    if not path or not os.path.isfile(path):
+        shown = path or place
+        raise MissingFileError(f"cannot load {what} from {shown}: no such file", code=NO_MODEL)
+    folder = os.path.dirname(os.path.abspath(path))
+    spec = importlib.util.spec_from_file_location(os.path.basename(path).removesuffix(".py"), path)
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, folder)
+    try:
+        with install():
+            spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(folder)
+    if not hasattr(module, name):
+        near = nearest(name, [n for n in vars(module) if not n.startswith("_")])
+        raise UnknownNameError(
+            f"{path} has no `{name}`", code=NO_MODEL, fix=f"nearest: {', '.join(near) or 'none'}"
+        )
+    return getattr(module, name)
 
 
 def script_traceback(error: BaseException) -> TracebackType | None:

@@ -32,7 +32,7 @@ from opentrn.isa.enums import (
     oob_mode,
     reduce_cmd,
 )
-from opentrn.isa.exe import Executable, Spec
+from opentrn.isa.exe import Executable, Spec, load
 from opentrn.isa.explanations import explain
 from opentrn.isa.index import Indirect
 from opentrn.isa.link import Call
@@ -91,6 +91,7 @@ __all__ = [
     "gpsimd",
     "instruction_class",
     "legal_starts",
+    "load",
     "matmul_perf_mode",
     "nc_version",
     "oob_mode",
