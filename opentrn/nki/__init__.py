@@ -1,6 +1,6 @@
 """The kernel language: Python that runs, and records an `isa.Program`."""
 
-from opentrn.nki import isa, kernels, language
+from opentrn.nki import isa, kernels, language, typing
 from opentrn.nki.jit import Kernel, jit, run, simulate
 from opentrn.nki.record import Recording, record
 from opentrn.nki.session import Run, current_chip, use_strict, use_target, watch
@@ -20,6 +20,7 @@ __all__ = [
     "record",
     "run",
     "simulate",
+    "typing",
     "use_strict",
     "use_target",
     "watch",

@@ -20,6 +20,7 @@ from opentrn.nki.session import (
     running,
 )
 from opentrn.nki.tensor import MemoryRegion, NkiTensor
+from opentrn.nki.typing import check_declared
 from opentrn.sim import one_blas_thread
 
 declare(
@@ -108,6 +109,7 @@ def run(kernel: Callable, *args: Any, **kwargs: Any) -> Run:
     session = Session(made.__name__, chip, machine, Builder(made.__name__, chip.name))
     session.grid = made.grid
     bound = inspect.signature(made.func).bind(*args, **kwargs)
+    check_declared(made.func, bound.arguments)
     with entered(session), one_blas_thread():
         given = [
             _arguments(session, kind, name, value)
