@@ -10,6 +10,7 @@ from opentrn.graph.ops import OPS, Op, Traffic, Type
 from opentrn.graph.ops.composite import Composite
 from opentrn.graph.ops.define import Wrong, count, same_dtype, stream
 from opentrn.graph.ops.elementwise import Elementwise
+from opentrn.graph.recognise import ATTENTION, RECOGNISE
 from opentrn.graph.rules import (
     Note,
     Pass,
@@ -22,10 +23,11 @@ from opentrn.graph.rules import (
     rewrite,
     splat_of,
 )
-from opentrn.graph.simplify import CLEAN, RECOGNISE, decompose, fold
+from opentrn.graph.simplify import CLEAN, decompose, fold
 from opentrn.graph.text import constants, read, write
 
 __all__ = [
+    "ATTENTION",
     "Builder",
     "CLEAN",
     "Composite",

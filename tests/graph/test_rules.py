@@ -5,6 +5,7 @@ import pytest
 
 from opentrn.base import Bug, TrnError
 from opentrn.graph import (
+    ATTENTION,
     CLEAN,
     RECOGNISE,
     Graph,
@@ -30,14 +31,14 @@ def forget_rules_made_here():
     RULES[:] = before
 
 
-@pytest.mark.parametrize("rule", [*CLEAN, *RECOGNISE], ids=lambda r: r.__name__)
+@pytest.mark.parametrize("rule", [*CLEAN, *RECOGNISE, *ATTENTION], ids=lambda r: r.__name__)
 def test_every_rule_proves_itself(rule):
     prove(rule)
 
 
 def test_the_lists_name_every_rule_of_the_room():
-    here = {r for r in RULES if r.__module__ == "opentrn.graph.simplify"}
-    assert here == {*CLEAN, *RECOGNISE}
+    here = {r for r in RULES if r.__module__.startswith("opentrn.graph.")}
+    assert here == {*CLEAN, *RECOGNISE, *ATTENTION}
 
 
 def test_a_rule_that_changes_numbers_is_caught():

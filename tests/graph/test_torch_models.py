@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from opentrn.graph import (
+    ATTENTION,
     CLEAN,
     RECOGNISE,
     constants,
@@ -70,6 +71,12 @@ def test_model(model, attention):
     for a, b in zip(evaluate(cleaned, arrays), want, strict=True):
         assert np.abs(a - b).max() <= 1e-5 * max(1, np.abs(b).max())
     if model is llama:
+        closer = rewrite(cleaned, ATTENTION)
+        heads = [v for v in closer if v.op == "attention"]
+        assert all(v.attrs.causal and len(v.args) == 3 for v in heads)
+        assert all(v.args[1].shape == (2, 2, 12, 8) for v in heads)
+        got = evaluate(closer, arrays)[0]
+        assert np.abs(got - want[0]).max() <= 1e-5 * max(1, np.abs(want[0]).max())
         assert cleaned.histogram()["rms_norm"] == 5
         assert cleaned.histogram()["silu"] == 2
 
