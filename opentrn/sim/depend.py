@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from opentrn.base import Bug, UsageError, declare
 from opentrn.isa import Instruction, Loop, Program, RegIn, Register, RegOut, View
-from opentrn.sim.overlaps import Ledger, Record, Shapes
+from opentrn.sim.overlaps import WHOLE, Ledger, Record, Shapes
 from opentrn.sim.place import Placement
 from opentrn.sim.timing import ENGINES, FREED, OWN, SEEN, engine_of, queue_number
 
@@ -311,14 +311,14 @@ class _Finder:
                 return
             tile = self.open(buffer)
         box, bit = self.shapes.box(view), 1 << stream
-        for record in tile.writes.touching(box):
+        for record in tile.writes.touching(box, view):
             if not record.waited & bit:
                 record.waited |= bit
                 own = record.stream == stream and stream < _N
                 self.edges.append(4 * record.number + (OWN if own else record.kind))
         # Reads of one engine end in order, so its last one stands for all; DMAs do not.
         key = (box.key, stream if stream < _N else -number)
-        tile.reads.put(key, number, stream, FREED, box)
+        tile.reads.put(key, number, stream, FREED, box, view)
 
     def write(self, view: View, number: int, stream: int) -> None:
         """Wait for the readers and writers of what is written, and remember the write."""
@@ -329,8 +329,9 @@ class _Finder:
             tile = self.open(view.buffer)
         box, bit = self.shapes.box(view), 1 << stream
         for ledger in (tile.reads, tile.writes):
-            if ledger.records:
-                for record in ledger.touching(box):
+            if ledger.records or ledger.inherited:
+                touched = ledger.touching(box, view)
+                for record in touched:
                     if record.number == number:
                         continue
                     record.passed = True
@@ -339,9 +340,8 @@ class _Finder:
                     if record.stream != stream or stream >= _N:
                         record.waited |= bit
                         self.edges.append(4 * record.number + record.kind)
-                if box.covers:
-                    ledger.drop_covered(box)
-        tile.writes.put(box.key, number, stream, SEEN, box)
+                ledger.replace(box, touched)
+        tile.writes.put(box.key, number, stream, SEEN, box, view)
 
     def use_registers(self, operands, inward, outward, number: int, stream: int) -> None:
         """Wait for the last writer of each register that is read; remember what is written."""
@@ -350,7 +350,7 @@ class _Finder:
                 self.read_register(operands[n], stream)
         for n in outward:
             if isinstance(operands[n], Register):
-                self.registers[operands[n].number] = Record(number, stream, SEEN, None)
+                self.registers[operands[n].number] = Record(None, number, stream, SEEN, WHOLE, None)
 
     def read_register(self, register: Register, stream: int) -> None:
         """Wait for the register's last writer; its own engine needs no semaphore."""
@@ -377,10 +377,11 @@ class _Finder:
         self.tiles[buffer] = tile
         slot = self.placement.slots.get(buffer)
         if slot is not None:
+            alias = buffer.address is not None
             for owner in self.take(tile, slot.address, slot.address + slot.nbytes):
                 owner.displaced = True
-                tile.writes.inherit(owner.writes)
-                tile.reads.inherit(owner.reads)
+                tile.writes.inherit(owner.writes, alias)
+                tile.reads.inherit(owner.reads, alias)
         return tile
 
     def take(self, tile: _Tile, low: int, high: int) -> list[_Tile]:

@@ -19,6 +19,7 @@ class Box(NamedTuple):
 
     `exact`: every byte of the box is accessed.  `covers`: and surely so, so that a write replaces
     what was there.  `key` names the region within its buffer; `whole` is the whole buffer.
+    Boxes on chip are shared between buffers of the same form.
     """
 
     r0: int
@@ -29,64 +30,69 @@ class Box(NamedTuple):
     covers: bool
     whole: bool
     key: Any
-    view: View | None
 
 
 class Record:
     """One access others may have to wait for: instance number, stream, kind of wait, region.
 
+    `key` is its place in its ledger (None, and no view: inherited).
+
     `waited` has the bit of every stream of which an instruction already waits for it: later ones
     of that stream start later still.  `passed`: a write to the buffer comes after it.
     """
 
-    __slots__ = ("box", "kind", "number", "passed", "stream", "waited")
+    __slots__ = ("box", "key", "kind", "number", "passed", "stream", "view", "waited")
 
-    def __init__(self, number: int, stream: int, kind: int, box: Box | None):
-        self.number, self.stream, self.kind, self.box = number, stream, kind, box
-        self.waited, self.passed = 0, False
+    def __init__(self, key, number: int, stream: int, kind: int, box: Box, view: View | None):
+        self.key, self.number, self.stream, self.kind = key, number, stream, kind
+        self.box, self.view, self.waited, self.passed = box, view, 0, False
 
 
-WHOLE = Box(0, 1 << 60, 0, 1 << 60, True, True, True, None, None)
+WHOLE = Box(0, 1 << 60, 0, 1 << 60, True, True, True, None)
 
 
 class Shapes:
     """Boxes of views; what depends only on shape and steps is remembered."""
 
     def __init__(self):
+        self._boxes: dict[tuple, Box] = {}
         self._known: dict[tuple, tuple] = {}
         self._pitch: dict[Any, int] = {}
 
     def box(self, view: View) -> Box:
         """The region of `view` within its buffer."""
-        buffer, offset, steps, dtype = view.buffer, view.offset, view.steps, view.dtype
+        buffer = view.buffer
         if view.index is not None:
             return self._runtime(view)
-        key = (steps, dtype, buffer.partition_bytes, buffer.partitions, buffer.on_chip)
-        known = self._known.get(key)
-        if known is None:
-            known = self._known[key] = self._measure(view)
-        whole, rows, columns, width, exact, pitch, item = known
-        if whole and offset == 0:
-            return WHOLE
-        name = (offset, steps, dtype)
         if not buffer.on_chip:
-            return self._in_hbm(view, name)
-        first, start = divmod(offset, pitch)
-        row, column = first + rows[0], start * item + columns
-        return Box(
-            row, row + rows[1], column, column + width, exact, exact, False, name, view
-        )
+            return self._in_hbm(view)
+        form = (view.steps, view.dtype, buffer.partition_bytes, buffer.shape[0])
+        key = (view.offset, form)
+        found = self._boxes.get(key)
+        if found is None:
+            found = self._boxes[key] = self._on_chip(view, form)
+        return found
+
+    def _on_chip(self, view: View, form: tuple) -> Box:
+        known = self._known.get(form)
+        if known is None:
+            known = self._known[form] = self._measure(view)
+        whole, row, rows, column, width, exact, pitch, item = known
+        if whole and view.offset == 0:
+            return WHOLE
+        first, start = divmod(view.offset, pitch)
+        row, column = row + first, column + start * item
+        name = (view.offset, view.steps, view.dtype)
+        return Box(row, row + rows, column, column + width, exact, exact, False, name)
 
     def _measure(self, view: View) -> tuple:
         """Whether it is whole (at offset 0), extents relative to the offset, and density."""
         r0, r1, row_dims, low, high, _, dims = view._region
-        item = view.dtype.itemsize
+        item, buffer = view.dtype.itemsize, view.buffer
         exact = not row_dims and not dims
-        rows = (r0 - view.start_partition, r1 - r0)
-        sizes = view.buffer.partitions, view.buffer.partition_bytes
-        whole = exact and (r1 - r0, high - low) == sizes
-        columns = low - view.free_offset * item
-        return whole, rows, columns, high - low, exact, view.pitch, item
+        whole = exact and (r1 - r0, high - low) == (buffer.shape[0], buffer.partition_bytes)
+        row, column = r0 - view.start_partition, low - view.free_offset * item
+        return whole, row, r1 - r0, column, high - low, exact, view.pitch, item
 
     def _runtime(self, view: View) -> Box:
         """An index known only at run time may reach all its legal values, and covers nothing."""
@@ -94,12 +100,15 @@ class Shapes:
         exact = not row_dims and not dims
         if not view.buffer.on_chip:
             r0, r1, low, high, exact = self._rows(view.buffer, low, high, view._region[5], dims)
-        return Box(r0, r1, low, high, exact, False, False, id(view), view)
+        return Box(r0, r1, low, high, exact, False, False, id(view))
 
-    def _in_hbm(self, view: View, name) -> Box:
+    def _in_hbm(self, view: View) -> Box:
         _, _, _, low, high, run, dims = view._region
+        if not dims and high - low == view.buffer.nbytes:
+            return WHOLE
         r0, r1, c0, c1, exact = self._rows(view.buffer, low, high, run, dims)
-        return Box(r0, r1, c0, c1, exact, exact, False, name, view)
+        name = (view.offset, view.steps, view.dtype)
+        return Box(r0, r1, c0, c1, exact, exact, False, name)
 
     def _rows(self, buffer, low: int, high: int, run: int, dims: tuple) -> tuple:
         """Flat bytes [low, high) as rows of one pitch for the whole buffer."""
@@ -119,69 +128,87 @@ class Shapes:
         return row, last, 0, pitch, False
 
 
-def meet(a: Box, b: Box) -> bool:
-    """Whether two accesses of one buffer share a byte."""
-    if a.whole or b.whole:
+def meet(record: Record, box: Box, view: View) -> bool:
+    """Whether a recorded access shares a byte with a new one of the same buffer."""
+    own = record.box
+    if own.whole or box.whole:
         return True
-    if a.r0 >= b.r1 or b.r0 >= a.r1 or a.c0 >= b.c1 or b.c0 >= a.c1:
+    if own.r0 >= box.r1 or box.r0 >= own.r1 or own.c0 >= box.c1 or box.c0 >= own.c1:
         return False
-    return (a.exact and b.exact) or a.key == b.key or a.view.overlaps(b.view)
+    return (own.exact and box.exact) or own.key == box.key or record.view.overlaps(view)
 
 
 class Ledger:
-    """Accesses of one kind to one buffer, by region (and reader)."""
+    """Accesses of one kind to one buffer, by region (and reader).
 
-    __slots__ = ("cells", "grid", "records", "wide")
+    `inherited` are accesses to bytes that belonged to other buffers before; they meet everything.
+    `disjoint`: no two of `records` share a byte (kept up to date for writes only).
+    """
+
+    __slots__ = ("cells", "disjoint", "grid", "inherited", "records", "wide")
 
     cells: dict[tuple[int, int], dict[Any, Record]]
     wide: dict[Any, Record]
 
     def __init__(self):
         self.records: dict[Any, Record] = {}
+        self.inherited: list[Record] = []
         self.grid: tuple[int, int] | None = None
+        self.disjoint = True
 
-    def put(self, key, number: int, stream: int, kind: int, box: Box) -> None:
+    def put(self, key, number: int, stream: int, kind: int, box: Box, view: View) -> None:
         """Remember an access; one with the same key before it is replaced."""
         record = self.records.get(key)
         if record is not None:
             record.number, record.stream, record.kind = number, stream, kind
             record.waited, record.passed = 0, False
             return
-        record = self.records[key] = Record(number, stream, kind, box)
+        record = self.records[key] = Record(key, number, stream, kind, box, view)
         if self.grid is not None:
             self._enter(key, record)
         elif len(self.records) > _FEW and not box.whole:
             self._build(box)
 
-    def inherit(self, other: "Ledger") -> None:
+    def inherit(self, other: "Ledger", alias: bool) -> None:
         """Take over what another buffer left behind in bytes that are now this one's.
 
-        Inherited records meet every access.  One that `other` had inherited itself, and that a
-        write came after, is left out: that write is inherited, or one that came after it.
+        What somebody has waited for is left out: whoever did is recorded in the other ledger and
+        inherited, or was waited for itself.  With `alias` the old bytes may still be read, so only
+        what `other` had inherited, and a write came after, is left out.
         """
-        for key, record in other.records.items():
-            if not (record.passed and type(key) is tuple and key[0] == "inherited"):
-                key = ("inherited", record.number)
-                self.records[key] = Record(record.number, record.stream, record.kind, WHOLE)
+        for record in (*other.records.values(), *other.inherited):
+            own = record.view is not None
+            if (own or not record.passed) if alias else not record.waited:
+                number, stream, kind = record.number, record.stream, record.kind
+                self.inherited.append(Record(None, number, stream, kind, WHOLE, None))
 
-    def touching(self, box: Box) -> list[Record]:
-        """The records that share a byte with `box`."""
+    def touching(self, box: Box, view: View) -> list[Record]:
+        """The records that share a byte with `box`, the region of `view`."""
         if box.whole:
-            return list(self.records.values())
-        near: Iterable[Record] = self.records.values()
-        if self.grid is not None:
-            spots = self._spots(box)
-            if spots is not None:
-                near = self._near(spots)
-        return [record for record in near if meet(record.box, box)]
+            return self.inherited + list(self.records.values())
+        if not self.records:
+            return self.inherited
+        if self.disjoint:
+            same = self.records.get(box.key)
+            if same is not None:
+                return [*self.inherited, same]
+        spots = self._spots(box) if self.grid is not None else None
+        near = self.records.values() if spots is None else self._near(spots)
+        return self.inherited + [record for record in near if meet(record, box, view)]
 
-    def drop_covered(self, box: Box) -> None:
-        """Forget what a write of every byte of `box` has replaced."""
+    def replace(self, box: Box, touched: list[Record]) -> None:
+        """Forget which of the `touched` records a write of `box` has replaced."""
         if box.whole:
-            self.records, self.grid = {}, None
+            self.records, self.inherited, self.grid, self.disjoint = {}, [], None, True
             return
-        for key in [k for k, r in self._around(box) if _inside(r.box, box)]:
-            self._forget(key)
+        for record in touched:
+            if record.view is None or record.key == box.key:
+                continue  # inherited, or `put` replaces it
+            same = record.box.key == box.key and type(box.key) is tuple
+            if same or (box.covers and _inside(record.box, box)):
+                self._forget(record.key)
+            else:
+                self.disjoint = False
 
     # ------------------------------------------------------------ the grid
 
@@ -211,20 +238,11 @@ class Ledger:
         for spot in spots:
             self.cells.setdefault(spot, {})[key] = record
 
-    def _near(self, spots: list) -> list[Record]:
+    def _near(self, spots: list) -> Iterable[Record]:
         found = dict(self.wide)
         for spot in spots:
             found.update(self.cells.get(spot, ()))
-        return list(found.values())
-
-    def _around(self, box: Box) -> list[tuple[Any, Record]]:
-        spots = self._spots(box) if self.grid is not None else None
-        if spots is None:
-            return list(self.records.items())
-        found = dict(self.wide)
-        for spot in spots:
-            found.update(self.cells.get(spot, ()))
-        return list(found.items())
+        return found.values()
 
     def _forget(self, key) -> None:
         record = self.records.pop(key)
