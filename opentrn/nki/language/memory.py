@@ -290,8 +290,12 @@ class _TileSize:
 
     @property
     def gemm_moving_fmax(self) -> int:
-        """Largest free dimension of a moving matmul operand."""
-        return int(self._chip.tensor.moving_free)
+        """Largest free dimension of a moving matmul operand whose result fits one PSUM bank.
+
+        512 on every chip, as public kernels count on it (also those for trn3, where nc_matmul
+        itself takes more over several banks).
+        """
+        return min(int(self._chip.tensor.moving_free), self.psum_bank_fmax)
 
     @property
     def bn_stats_fmax(self) -> int:
