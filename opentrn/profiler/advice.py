@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from opentrn.base import bytes_text
-from opentrn.profiler.bounds import Bound
+from opentrn.profiler.bounds import RESOURCES, Bound
 from opentrn.profiler.metrics import percent
 from opentrn.profiler.source import Line
 
@@ -34,13 +34,14 @@ def advise(found: dict[str, Any], bound: Bound, lines: list[Line]) -> list[Advic
 
 def _place(lines: list[Line], *resources: str) -> str:
     """The costliest line that works on one of these resources."""
-    return next((line.place for line in lines if line.resource in resources), "")
+    known = (line.place for line in lines if line.where and line.resource in resources)
+    return next(known, "")
 
 
 def _transfers(found: dict[str, Any], bound: Bound, lines: list[Line]) -> Iterator[Advice]:
     count, average = found["dma_transfer_count"], found["dma_transfer_average_bytes"]
     issuing = bound.kind == "engine" and "issue" in bound.reason
-    line = _place(lines, "dma", "sync")
+    line = _place(lines, "dma", bound.resource, "sync")
     if issuing:
         yield Advice(
             "issue",
@@ -71,7 +72,7 @@ def _overlap(bound: Bound, lines: list[Line]) -> Iterator[Advice]:
             "engines wait for each other",
             "load the next tile while this one is worked on: a fresh tile for each turn of the "
             "loop, loads before their use",
-            lines[0].place if lines else "",
+            _place(lines, *RESOURCES),
         )
 
 

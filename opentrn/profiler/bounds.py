@@ -93,7 +93,7 @@ def _latency_reason(path: Path, total: float, fixed: float) -> str:
     if issue:
         return (
             f"fixed costs take {fixed:.0%} of the time: {issue:.0%} to issue transfers, "
-            f"{fixed - issue:.0%} starts, semaphores and pipelines"
+            f"{fixed - issue:.0%} for starts, semaphores and pipelines"
         )
     return f"nothing works {fixed:.0%} of the time: starts, semaphores, pipelines that drain"
 

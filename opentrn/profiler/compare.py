@@ -78,9 +78,9 @@ def _verdict(a: Summary, b: Summary) -> str:
     moved = {n: b.path.get(n, 0.0) * after - a.path.get(n, 0.0) * before for n in names}
     most = max(names, key=lambda n: abs(moved[n]), default="")
     ratio = before / after
-    said = f"the second is {ratio:.2f} x as fast" if ratio >= 1 else (
-        f"the second is {1 / ratio:.2f} x as slow"
-    )  # fmt: skip
+    said = f"the second takes {1 / ratio:.2f} x as long"
+    if ratio >= 1:
+        said = f"the second is {ratio:.2f} x as fast"
     if not most or abs(moved[most]) < 1e-3 * max(before, after):
         return said
     sign = "less" if moved[most] < 0 else "more"
