@@ -3,15 +3,26 @@
 The rows of x are the stationary operand (transposed on the way in), the columns of w the moving
 one, so that results leave PSUM with output rows on partitions.  Weights stay in SBUF while all rows
 of x pass by them when a block of columns fits; a contraction too long for that is streamed through
-SBUF for a group of PSUM banks at a time.
+SBUF for a few PSUM banks at a time.
 """
+
+from itertools import chain
 
 from opentrn.base import dtype as as_dtype
 from opentrn.nki import isa as nisa
 from opentrn.nki import language as nl
 from opentrn.nki.jit import jit
 from opentrn.nki.kernels.movement import places
-from opentrn.nki.kernels.tiles import Balance, Sheet, cover, row_of, sheet, spans, transposed
+from opentrn.nki.kernels.tiles import (
+    Balance,
+    Sheet,
+    ahead,
+    cover,
+    row_of,
+    sheet,
+    spans,
+    transposed,
+)
 
 ACTIVATIONS = {
     "gelu": nl.gelu,
@@ -21,6 +32,10 @@ ACTIVATIONS = {
     "tanh": nl.tanh,
     "sigmoid": nl.sigmoid,
 }
+# PSUM banks one row tile fills before the next: their sums are evacuated while the next two fill.
+BANKS_TOGETHER = 2
+# Row tiles that share the first pass over the weights, which goes at the speed they arrive with.
+FIRST_TILES = 2
 # Row tiles whose sums stay open in PSUM while a long contraction streams by: half of the 8 banks.
 OPEN_TILES = 4
 
@@ -31,19 +46,37 @@ def operand_dtype(x, w):
 
 
 class Ending:
-    """What happens to a finished sum on its way from PSUM to HBM: act(sum + bias) + residual."""
+    """What happens to a finished sum on its way from PSUM to HBM: act(sum + bias) + residual.
+
+    For few rows the bias enters the sums as one more term on the Tensor Engine.  For many it is
+    held as a row on every partition and added by the Vector Engine, which is then less work.
+    """
 
     def __init__(self, out, bias=None, residual=None, activation=None):
         self.out, self.bias = sheet(out), bias
         self.residual = None if residual is None else sheet(residual)
         self.activation = None if activation is None else ACTIVATIONS[activation]
-        self.balance, self.bias_row = Balance(), None
+        self.balance, self.bias_row, self.ones = Balance(), None, None
+        lanes = nl.tile_size.pmax
+        if bias is not None and self.out.rows <= FIRST_TILES * lanes:
+            self.ones = nl.full((1, min(self.out.rows, lanes)), 1.0, bias.dtype)
 
     def begin(self, columns: tuple[int, int]) -> None:
         """Prepare for results of these output columns."""
         if self.bias is not None:
-            part = self.bias[columns[0] : columns[1]]
-            self.bias_row = row_of(part, min(self.out.rows, nl.tile_size.pmax))
+            lanes = 1 if self.ones is not None else min(self.out.rows, nl.tile_size.pmax)
+            self.bias_row = row_of(self.bias[columns[0] : columns[1]], lanes)
+
+    def start(self, total, at: int) -> bool:
+        """Begin the sums of columns `at` and on with the bias; whether that was done."""
+        if self.ones is None:
+            return False
+        height, width = total.shape
+        terms = self.bias_row[:, at : at + width]
+        nisa.nc_matmul(
+            total, self.ones[:, 0:height], terms, is_stationary_onezero=True, accumulate=False
+        )
+        return True
 
     def open(self, rows: tuple[int, int], columns: tuple[int, int]):
         """The output tile of these rows and columns, and the residual to add to it."""
@@ -54,23 +87,22 @@ class Ending:
     def finish(self, tile, added, total, at: int) -> None:
         """Turn the sums in PSUM into columns `at` and on of the output tile."""
         height, width = total.shape
-        part = tile[:, at : at + width]
-        stages = [self.bias_row is not None, self.activation is not None, added is not None]
-        left = sum(stages)
+        part, value = tile[:, at : at + width], total
+        biased = self.bias_row is not None and self.ones is None
+        left = biased + (self.activation is not None) + (added is not None)
         if left == 0:
             self.balance.copy(part, total)
             return
-        value = total
-        if stages[0]:
+        if biased:
             left -= 1
             value = self._add(part, value, self.bias_row[:height, at : at + width], left)
-        if stages[1]:
+        if self.activation is not None:
             left -= 1
             target = part if left == 0 else nl.ndarray((height, width), nl.float32, nl.sbuf)
             nisa.activation(target, self.activation, value)
             self.balance.scalar += width
             value = target
-        if stages[2]:
+        if added is not None:
             self._add(part, value, added[:, at : at + width], 0)
 
     def _add(self, part, value, other, left: int):
@@ -95,13 +127,25 @@ def load_weights(w: Sheet, depth: tuple[int, int], columns: tuple[int, int], dty
     return cast
 
 
-def multiply_into(total, xt, weights, depth: int, at: int, fresh: bool) -> None:
-    """total [M, N] (+)= Σ over k of xt[:, k, :]ᵀ · weights[:, k, at : at + N]."""
-    width = total.shape[1]
+def accumulate(totals, xts, weights, depth: int, begun: bool) -> None:
+    """totals[r][n] (+)= xts[r]ᵀ · weights of bank n, summed over `depth` rows of w.
+
+    The contraction is the outer loop: work begins with the first rows of w that arrive, and one
+    stationary tile serves all banks.
+    """
+    bank = nl.tile_size.psum_bank_fmax
     for k, (first, last) in enumerate(spans(depth, nl.tile_size.pmax)):
-        height = last - first
-        moving = weights[0:height, k, at : at + width]
-        nisa.nc_matmul(total, xt[0:height, k, :], moving, accumulate=not (fresh and k == 0))
+        rows = last - first
+        for xt, banks in zip(xts, totals, strict=True):
+            for n, total in enumerate(banks):
+                moving = weights[0:rows, k, n * bank : n * bank + total.shape[1]]
+                nisa.nc_matmul(total, xt[0:rows, k, :], moving, accumulate=begun or k > 0)
+
+
+def banks_for(rows: tuple[int, int], columns: tuple[int, int]) -> list:
+    """PSUM tiles for the sums of these rows and columns, one for each bank."""
+    parts = spans(columns[1] - columns[0], nl.tile_size.psum_bank_fmax)
+    return [nl.ndarray((rows[1] - rows[0], b - a), nl.float32, nl.psum) for a, b in parts]
 
 
 def product(x: Sheet, w: Sheet, dtype, ending: Ending) -> None:
@@ -113,17 +157,48 @@ def product(x: Sheet, w: Sheet, dtype, ending: Ending) -> None:
         _streamed(x, w, dtype, ending, room)
         return
     block = w.columns if deep * w.columns <= room else room // deep // bank * bank
+    tiles = list(spans(x.rows, pmax))
+    groups = [tiles[:FIRST_TILES], *([one] for one in tiles[FIRST_TILES:])]
+
+    def turned(group):
+        return [transposed(x.tile(rows), dtype, ending.balance) for rows in group]
+
     for columns in spans(w.columns, block):
-        weights = load_weights(w, (0, x.columns), columns, dtype)
+        feed = ahead(groups, turned)
+        first = next(feed)  # written before the weights: the rows of x are the first to be needed
         ending.begin(columns)
-        for rows in spans(x.rows, pmax):
-            xt = transposed(x.tile(rows), dtype, ending.balance)
-            tile, added = ending.open(rows, columns)
-            for first, last in spans(columns[1] - columns[0], bank):
-                total = nl.ndarray((rows[1] - rows[0], last - first), nl.float32, nl.psum)
-                multiply_into(total, xt, weights, x.columns, first, True)
-                ending.finish(tile, added, total, first)
-            ending.out.store(tile, rows[0], columns[0])
+        held = [
+            ((a, b), load_weights(w, (0, x.columns), (columns[0] + a, columns[0] + b), dtype))
+            for a, b in spans(columns[1] - columns[0], BANKS_TOGETHER * bank)
+        ]
+        for group, xts in chain([first], feed):
+            _rows_times_weights(group, xts, held, columns, x.columns, ending)
+
+
+def _rows_times_weights(group, xts, held, columns, depth: int, ending: Ending) -> None:
+    """Row tiles of x (transposed, `xts`) times the weights in SBUF, finished and stored."""
+    outputs = [ending.open(rows, columns) for rows in group]
+    for part, weights in held:
+        totals = [banks_for(rows, part) for rows in group]
+        _sum_up(totals, xts, weights, depth, part[0], ending)
+        for banks, (tile, added) in zip(totals, outputs, strict=True):
+            _finish(banks, tile, added, part[0], ending)
+    for rows, (tile, _) in zip(group, outputs, strict=True):
+        ending.out.store(tile, rows[0], columns[0])
+
+
+def _sum_up(totals, xts, weights, depth: int, at: int, ending: Ending, first=True) -> None:
+    begun = not first
+    if first:
+        for banks in totals:
+            for n, total in enumerate(banks):
+                begun = ending.start(total, at + n * nl.tile_size.psum_bank_fmax)
+    accumulate(totals, xts, weights, depth, begun)
+
+
+def _finish(banks, tile, added, at: int, ending: Ending) -> None:
+    for n, total in enumerate(banks):
+        ending.finish(tile, added, total, at + n * nl.tile_size.psum_bank_fmax)
 
 
 def _streamed(x: Sheet, w: Sheet, dtype, ending: Ending, room: int) -> None:
@@ -134,16 +209,14 @@ def _streamed(x: Sheet, w: Sheet, dtype, ending: Ending, room: int) -> None:
         ending.begin(columns)
         for group in spans(x.rows, OPEN_TILES * pmax):
             parts = [(group[0] + a, group[0] + b) for a, b in spans(group[1] - group[0], pmax)]
-            width = columns[1] - columns[0]
-            totals = [nl.ndarray((b - a, width), nl.float32, nl.psum) for a, b in parts]
+            totals = [banks_for(rows, columns) for rows in parts]
             for depth in spans(x.columns, step):
                 weights = load_weights(w, depth, columns, dtype)
-                for rows, total in zip(parts, totals, strict=True):
-                    xt = transposed(x.tile(rows, depth), dtype, ending.balance)
-                    multiply_into(total, xt, weights, depth[1] - depth[0], 0, depth[0] == 0)
-            for rows, total in zip(parts, totals, strict=True):
+                xts = [transposed(x.tile(rows, depth), dtype, ending.balance) for rows in parts]
+                _sum_up(totals, xts, weights, depth[1] - depth[0], 0, ending, depth[0] == 0)
+            for rows, banks in zip(parts, totals, strict=True):
                 tile, added = ending.open(rows, columns)
-                ending.finish(tile, added, total, 0)
+                _finish(banks, tile, added, 0, ending)
                 ending.out.store(tile, rows[0], columns[0])
 
 
@@ -172,4 +245,3 @@ def matmul(x, y, out_dtype=None):
     for place in places(x.shape[:-2]):
         product(sheet(x[place]), sheet(y[place]), dtype, Ending(out[place]))
     return out
-

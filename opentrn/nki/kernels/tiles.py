@@ -5,7 +5,8 @@ merged, so that a tile of a plain tensor is one DMA; a tile of any other view ta
 rectangular piece.
 """
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from math import prod
 
 from opentrn.nki import isa as nisa
@@ -110,6 +111,20 @@ def sheet(tensor, columns: int = 1) -> Sheet:
     steps = tensor.get_pattern()
     cut = len(steps) - columns
     return Sheet(tensor, steps[:cut], steps[cut:])
+
+
+def ahead(items: Iterable, make: Callable, depth: int = 1) -> Iterator[tuple]:
+    """(item, make(item)) for each item, made `depth` items before it is used.
+
+    Engines work in program order, so what the next item can begin with is written before the end
+    of this one: then no engine waits for the chain of the others.
+    """
+    made: deque = deque()
+    for item in items:
+        made.append((item, make(item)))
+        if len(made) > depth:
+            yield made.popleft()
+    yield from made
 
 
 def row_of(vector, partitions: int):
