@@ -40,7 +40,13 @@ def evaluate(graph: Graph, inputs: Arrays = (),
                 readers[arg] -= 1
                 if not readers[arg]:
                     del held[arg]
-    return [carriers.leave(held[v], v.dtype) for v in graph.outputs]
+    return [_own(v, carriers.leave(held[v], v.dtype)) for v in graph.outputs]
+
+
+def _own(value: Value, array: np.ndarray) -> np.ndarray:
+    """An output the caller may write to: never an input's, a constant's or a view's memory."""
+    given = value.op in ("input", "constant")
+    return array.copy() if given or not array.flags.owndata else array
 
 
 def run(value: Value, *args: np.ndarray) -> np.ndarray:

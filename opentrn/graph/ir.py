@@ -201,6 +201,26 @@ def remake(value: Value, args: tuple[Value, ...]) -> Value:
     return make(value.attrs, args, value.where)
 
 
+def relocate(values: Iterable[Value], where: Where | None) -> None:
+    """Give what was just built inside this package, by operators that know no builder, the line
+    it stands for.
+
+    Such values carry the user's line at hand (the call of an importer or of a pass).  A line is
+    no part of what a value means, so this changes no identity."""
+    here = user_line()
+    if where is None or here is None or where == here:
+        return
+    stack = list(values)
+    seen: set[Value] = set()
+    while stack:
+        value = stack.pop()
+        if value in seen or value.op == "input" or value.where not in (here, where):
+            continue
+        seen.add(value)
+        object.__setattr__(value, "where", where)
+        stack.extend(value.args)
+
+
 def topological(outputs: Iterable[Value]) -> list[Value]:
     """Every value the outputs need, operands first; no recursion, so depth does not matter."""
     order: list[Value] = []

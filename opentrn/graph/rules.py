@@ -18,7 +18,7 @@ from opentrn.base import Bug, UsageError, Where, declare
 from opentrn.graph import carriers
 from opentrn.graph.build import Builder
 from opentrn.graph.evaluate import evaluate
-from opentrn.graph.ir import Graph, Value, remake, topological
+from opentrn.graph.ir import Graph, Value, relocate, remake, topological
 from opentrn.graph.ops.define import OPS
 
 declare("graph.law", "a graph holds an op that the pass at hand does not allow before it",
@@ -203,7 +203,9 @@ class Rule:
         for got in match(cls.pattern, value, {}):
             allowed = cls._allowed(value, got, users)
             if allowed:
-                return _call(cls.make, got, Builder(value.where))
+                new = _call(cls.make, got, Builder(value.where))
+                relocate([new], value.where)
+                return new
             refusal = allowed if isinstance(allowed, no) else no("its guard said no")
         return refusal
 

@@ -8,7 +8,7 @@ from opentrn.graph import carriers
 from opentrn.graph.build import Builder
 from opentrn.graph.data import Data
 from opentrn.graph.evaluate import run
-from opentrn.graph.ir import Graph, Value, remake
+from opentrn.graph.ir import Graph, Value, relocate, remake
 from opentrn.graph.rules import Pattern, PatternBuilder, Rule, no
 
 FOLD_ELEMENTS = 1 << 16
@@ -248,5 +248,7 @@ def decompose(graph: Graph, keep: tuple[str, ...] = ()) -> Graph:
     def change(value: Value, args: tuple[Value, ...]) -> Value:
         if not value.attrs.composite or value.op in keep:
             return remake(value, args)
-        return value.attrs.decompose(Builder(value.where), *args)
+        parts = value.attrs.decompose(Builder(value.where), *args)
+        relocate([parts], value.where)
+        return parts
     return graph.rebuild(change)

@@ -160,6 +160,7 @@ REFUSED = [
                                            index_vector_dim=1)),
     ("dot_general", "shape", lambda: g.dot_general(X, X, 1, 0)),
     ("dot_general", "dtype", lambda: g.dot_general(X, g.convert(W, "bfloat16"), 1, 0)),
+    ("dot_general", "dtype", lambda: g.dot_general(B, B, 1, 1)),
     ("convolution", "shape", lambda: g.convolution(
         g.input("im", (1, 3, 5)), g.input("k", (2, 4, 3)), (1,), ((0, 0),))),
     ("reduce", "attribute", lambda: g.reduce(X, "add", 2)),
@@ -286,6 +287,16 @@ def test_values_are_dropped_after_their_last_reader():
     arrays = []
     evaluate(Graph([x], [value]), [np.zeros(8, np.float32)], watch)
     assert max(alive) <= 2
+
+
+def test_outputs_belong_to_the_caller():
+    x, c = g.input("x", (2, 3)), g.constant(np.float32([[1, 2, 3]]))
+    wide = g.broadcast(c, (2, 3))
+    array = np.zeros((2, 3), np.float32)
+    for got in evaluate(Graph([x], [x, c, wide, g.reshape(x, (6,))]), [array]):
+        got[...] = 7
+    assert not array.any()
+    assert c.attrs.data.array.tolist() == [[1, 2, 3]]
 
 
 def test_a_constant_without_numbers_can_be_costed_but_not_run():

@@ -242,6 +242,13 @@ def test_dot_general_in_bfloat16_is_summed_in_float32_and_rounded_once():
     close(wide, want, 1e-5)
 
 
+def test_dot_general_of_short_integers_is_summed_in_the_result_dtype():
+    a, b = R.integers(-128, 127, (3, 50)), R.integers(-128, 127, (50, 2))
+    got = run("dot_general", a.astype(np.int8), b.astype(np.int8), lhs_contracting=1,
+              rhs_contracting=0, dtype="int32")
+    assert np.array_equal(got, a @ b)
+
+
 def plain_convolution(image, kernel, stride, low, high, dilation, grown, groups):
     """Two spatial axes, by loops."""
     n, c, h, w = image.shape

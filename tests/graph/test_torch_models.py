@@ -8,6 +8,7 @@ from opentrn.graph import (
     CLEAN,
     RECOGNISE,
     constants,
+    decompose,
     evaluate,
     fold,
     from_torch,
@@ -94,6 +95,10 @@ def test_names_and_lines_are_the_models():
     assert last.op == "dot_general"
     assert last.where.file.endswith("modeling_llama.py")
     assert "lm_head" in last.where.text
+    cleaned = rewrite(fold(graph), [*CLEAN, *RECOGNISE])
+    for program in (graph, cleaned, decompose(cleaned)):
+        strange = {v.where.file for v in program if v.op not in ("input", "constant")}
+        assert all("transformers" in file for file in strange)
 
 
 def test_a_bfloat16_llama():

@@ -34,7 +34,7 @@ from opentrn.graph.importers import (
     torch_rules_shape,
 )
 from opentrn.graph.importers.torch_rules import RULES, refuse
-from opentrn.graph.ir import Graph, Value
+from opentrn.graph.ir import Graph, Value, relocate
 
 FAMILIES = (torch_rules_elementwise, torch_rules_index, torch_rules_linear, torch_rules_reduce,
             torch_rules_shape)
@@ -214,6 +214,8 @@ class Importer:
         where = where_of(node.meta.get("stack_trace") or "")
         given = self._bound(node)
         result = RULES[name].make(Builder(where), **given)
+        made = result if isinstance(result, (list, tuple)) else [result]
+        relocate((v for v in made if isinstance(v, Value)), where)
         self.values[node] = result
         _compare(node, result, name)
 

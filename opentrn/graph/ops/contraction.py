@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from opentrn.base import DType
+from opentrn.graph import carriers
 from opentrn.graph.ops.define import (
     Ints,
     LaterDType,
@@ -54,7 +55,8 @@ class DotGeneral(Op):
             self.dtype or lhs.dtype)
 
     def result(self, lhs: Type, rhs: Type) -> Type:
-        _pair_dtype(lhs, rhs)
+        if _pair_dtype(lhs, rhs).kind not in ("float", "int", "uint"):
+            raise Wrong(f"cannot multiply {lhs.dtype}", fix="convert to a number", kind="dtype")
         for mine, other, name in ((self.lhs_contracting, self.rhs_contracting, "contracting"),
                                   (self.lhs_batch, self.rhs_batch, "batch")):
             if len(mine) != len(other):
@@ -89,6 +91,8 @@ class DotGeneral(Op):
         kinds = Type(lhs.shape, out.dtype), Type(rhs.shape, out.dtype)
         left, right = self.free(*kinds)
         batch, rows, inner, columns = self.sizes(*kinds)
+        sums = np.promote_types(lhs.dtype, carriers.work(out.dtype))
+        lhs, rhs = lhs.astype(sums, copy=False), rhs.astype(sums, copy=False)
         a = lhs.transpose(self.lhs_batch + left + self.lhs_contracting)
         b = rhs.transpose(self.rhs_batch + self.rhs_contracting + right)
         product = np.matmul(a.reshape(batch, rows, inner), b.reshape(batch, inner, columns))
