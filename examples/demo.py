@@ -170,7 +170,9 @@ def report(loaded) -> None:
     console.print(f"latency of a batch of {BATCH}: {latency * 1e3:.2f} ms on one core")
     print(f"\n{loaded.memory}\n")
     price = cost.best_price(INSTANCE)
-    bill = cost.dollars_per_million(latency, BATCH, INSTANCE, basis=price, item="sentences")
+    bill = cost.dollars_per_million(
+        latency, BATCH, INSTANCE, cores_used=1, basis=price, item="sentences"
+    )
     print(bill)
 
 

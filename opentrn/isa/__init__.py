@@ -1,6 +1,7 @@
 """Every instruction defined once; programs made of them; the file that carries them."""
 
 from opentrn.isa import (
+    cores,
     dma,
     exe,
     gpsimd,
@@ -45,6 +46,7 @@ from opentrn.isa.operands import (
     RegIn,
     RegisterForm,
     RegOut,
+    Several,
     Transfer,
     Value,
     operand_form,
@@ -76,10 +78,12 @@ __all__ = [
     "RegOut",
     "Register",
     "RegisterForm",
+    "Several",
     "Spec",
     "Transfer",
     "Value",
     "View",
+    "cores",
     "dge_mode",
     "dma",
     "dma_engine",

@@ -9,7 +9,10 @@ its actual views.
 
 import inspect
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from opentrn.base import (
     DtypeError,
@@ -21,6 +24,7 @@ from opentrn.base import (
     UsageError,
     declare,
 )
+from opentrn.isa.indirection import indirection_rules
 from opentrn.isa.operands import (
     READS,
     REQUIRED,
@@ -35,6 +39,7 @@ from opentrn.isa.operands import (
     RegIn,
     RegisterForm,
     RegOut,
+    Several,
     Value,
 )
 
@@ -89,14 +94,19 @@ class Instr:
 
     Class attributes: `engines` (legal engines, preferred first), operands, `Dim`, `Flag`, `Value`,
     `RegIn`/`RegOut`, optional `state` (name of the engine state `run` reads and returns),
-    `cycles` (a CostLaw returning engine cycles) or `transfer` (DMA), `flops` (default 0).
-    Methods: `run(i, **inputs) -> {output: value}`, optional `rules(i)` yielding
+    `gathers` (operands that may use tensor indirection; the one after `dst` is the stream a
+    scatter follows), `cycles` (a CostLaw returning engine cycles) or `transfer` (DMA), `flops`
+    (default 0).  Methods: `run(i, **inputs) -> {output: value}`, optional `rules(i)` yielding
     `(holds, rule, fix)`, optional `choose(i) -> engine`.
     """
 
     engines: tuple[str, ...] = ()
     state: str | None = None
+    gathers: tuple[str, ...] = ()
+    partial = False
+    limited = False
     generations: tuple[int, ...] = (2, 3, 4)
+    meets: bool = False  # waits for other cores: only a launch on several can run it
     parameters: dict[str, Any] = {}
     operands: dict[str, Any] = {}
     flags: dict[str, Flag] = {}
@@ -110,9 +120,12 @@ class Instr:
                 own.update({k: v for k, v in vars(base).items() if isinstance(v, kind)})
             return own
 
-        cls.operands = pick((Operand, RegIn, RegOut))
+        cls.operands = {}
+        for name, declared in pick((Operand, RegIn, RegOut, Several)).items():
+            several = isinstance(declared, Several)
+            cls.operands.update(declared.operands(name) if several else {name: declared})
         cls.flags, cls.values, cls.dims = pick(Flag), pick(Value), pick(Dim)
-        cls.parameters = pick((Operand, RegIn, RegOut, Flag, Value))
+        cls.parameters = pick((Operand, RegIn, RegOut, Several, Flag, Value))
         if abstract:
             return
         cls._must_be_whole()
@@ -340,7 +353,7 @@ class Instr:
         return wanted
 
     def _check_rules(self) -> None:
-        for holds, rule, fix in self.rules():
+        for holds, rule, fix in chain(indirection_rules(self), self.rules()):
             if not holds:
                 self.bad(LimitError, "operands break a rule", rule, fix, "rules")
 
@@ -378,6 +391,21 @@ class Instr:
         """`[(operand, reason), …]`: operands given that have no effect, for a finding."""
         return []
 
+    def parts(self, name: str, view) -> tuple:
+        """The parts of an output's view that are written (class attribute `partial` is set)."""
+        return (view,)
+
+    def outside(self, **inputs) -> int:
+        """How many inputs lie where the operator is not defined (when `limited` is set)."""
+        return 0
+
+    def relate(self, operands: tuple) -> None:
+        """Refuse operands (views, not forms) that do not belong together; UsageError."""
+
+    def fresh(self) -> np.ndarray:
+        """The engine state before any instruction changed it: zero in every lane."""
+        return np.zeros(int(self.chip.core.partitions), np.float32)
+
     def tiles(self) -> list[tuple[str, OperandForm]]:
         """The memory operands given, by name."""
         pairs = zip(self.operand_names, self.given, strict=True)
@@ -395,17 +423,32 @@ _FORM_LIMIT = 200_000
 def form(cls: type[Instr], chip, operands: tuple, flags: tuple) -> Instr:
     """The checked and priced form, made once for each (class, chip, operand forms, flags)."""
     try:
-        key = (cls, chip, operands, flags)
+        key = (cls, chip, operands, *told_apart(flags))
         found = _FORMS.get(key)
     except TypeError:
         flags = tuple(freeze(f) for f in flags)
-        key = (cls, chip, operands, flags)
+        key = (cls, chip, operands, *told_apart(flags))
         found = _FORMS.get(key)
     if found is None:
         if len(_FORMS) >= _FORM_LIMIT:
             _FORMS.clear()
         found = _FORMS[key] = cls(chip, operands, flags)
     return found
+
+
+_WITH_FLOATS: dict[tuple, bool] = {}
+
+
+def told_apart(flags: tuple) -> tuple[tuple, tuple]:
+    """Flags as a key in which 0, 0.0, -0.0 and False differ, which Python calls equal."""
+    kinds = tuple(map(type, flags))
+    floats = _WITH_FLOATS.get(kinds)
+    if floats is None:
+        floats = any(issubclass(kind, float | np.floating) for kind in kinds)
+        _WITH_FLOATS[kinds] = floats
+    if floats:
+        flags = tuple(repr(f) if isinstance(f, float | np.floating) else f for f in flags)
+    return flags, kinds
 
 
 def freeze(value: Any) -> Any:

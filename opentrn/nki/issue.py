@@ -5,7 +5,15 @@ from typing import Any
 import numpy as np
 
 from opentrn.base import UsageError, user_line
-from opentrn.isa import REQUIRED, ImmediateForm, Instruction, Register, RegisterForm
+from opentrn.isa import (
+    REQUIRED,
+    ImmediateForm,
+    Instr,
+    Instruction,
+    Register,
+    RegisterForm,
+    Several,
+)
 from opentrn.isa import form as make_form
 from opentrn.nki.session import current
 from opentrn.nki.tensor import NKIObject, NkiTensor
@@ -61,6 +69,8 @@ def issue(cls, operands: tuple, flags: tuple, values: tuple, name: str | None) -
             kept.append(what)
             seen.append(shape)
     made = make_form(cls, session.chip, tuple(seen), flags)
+    if cls.relate is not Instr.relate:
+        made.relate(tuple(kept))
     instruction = Instruction(made, tuple(kept), values, user_line(), name)
     session.issue(instruction)
     return NkiInstruction(instruction)
@@ -73,6 +83,22 @@ def _missing(cls, name: str) -> None:
         rule=f"`{name}` has no default",
         fix=f"pass `{name}=`",
     )
+
+
+def spread(cls, name: str, given: Any) -> tuple:
+    """A list parameter as its operands, filled up with None; UsageError when it is no such list."""
+    most = cls.parameters[name].most
+    if not isinstance(given, list | tuple) or not 1 <= len(given) <= most:
+        count = len(given) if isinstance(given, list | tuple) else type(given).__name__
+        raise UsageError(
+            f"{cls.__name__}: `{name}` has {count} tiles"
+            if isinstance(count, int)
+            else f"{cls.__name__}: `{name}` is a {count}",
+            code=f"{cls.__name__}.{name}",
+            rule=f"`{name}` is a list of 1 to {most} tiles",
+            fix=f"pass {name}=[first, second]",
+        )
+    return (*given, *[None] * (most - len(given)))
 
 
 def function_of(cls, module: str):
@@ -89,9 +115,16 @@ def function_of(cls, module: str):
         else:
             scope[f"_default_{name}"] = declared.default
             parameters.append(f"{name}=_default_{name}")
+    named = {n: n for n in cls.operands}
+    for name, declared in cls.parameters.items():
+        if isinstance(declared, Several):
+            named = {n: w for n, w in named.items() if n not in declared.operands(name)}
+            named[name] = f"*_spread(_cls, '{name}', {name})"
+            scope["_spread"] = spread
+    ordered = [named[n] for n in cls.parameters if n in named]
     parts = [
         "(" + "".join(f"{n}, " for n in group) + ")"
-        for group in (cls.operands, cls.flags, cls.values)
+        for group in (ordered, cls.flags, cls.values)
     ]
     text = (
         f"def {cls.__name__}({', '.join([*parameters, 'name=None'])}):\n"

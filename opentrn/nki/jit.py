@@ -3,13 +3,13 @@
 import functools
 import inspect
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
-import numpy as np
-
-from opentrn.base import NotBuiltError, UsageError, declare, numerics
-from opentrn.isa import Buffer, Builder
-from opentrn.nki import arrays
+from opentrn.base import UsageError, declare
+from opentrn.isa import Builder
+from opentrn.nki.cores import together
+from opentrn.nki.launch import any_torch, call, check_inputs, results
 from opentrn.nki.session import (
     Run,
     Session,
@@ -19,27 +19,14 @@ from opentrn.nki.session import (
     report,
     running,
 )
-from opentrn.nki.tensor import MemoryRegion, NkiTensor
 from opentrn.nki.typing import check_declared
 from opentrn.sim import one_blas_thread
 
 declare(
-    "nki.output_space",
-    "A kernel returned a tensor that is not in shared HBM.",
-    rule="outputs are allocated with buffer=nl.shared_hbm and returned",
-    fix="store the result into nl.ndarray(..., buffer=nl.shared_hbm) and return that",
-)
-declare(
-    "nki.return",
-    "A kernel returned something that is not a tensor.",
-    rule="a kernel returns tensors in shared HBM, or tuples and lists of them",
-    fix="return the output tensors",
-)
-declare(
     "nki.grid",
-    "A launch grid is not supported.",
-    rule="a kernel is launched on one program instance: kernel(...) or kernel[1](...)",
-    fix="call the kernel without a grid",
+    "A launch grid has a size that is not positive.",
+    rule="kernel[n] runs n program instances, n ≥ 1",
+    fix="launch with kernel[2](...), or kernel(...) for one",
 )
 
 
@@ -53,17 +40,20 @@ class Kernel:
         functools.update_wrapper(self, func)
         self.func, self.grid, self.options = func, grid, options
 
+    @property
+    def instances(self) -> int:
+        """How many program instances a call runs."""
+        return prod(self.grid)
+
     def __getitem__(self, grid) -> "Kernel":
-        """The same kernel launched on `grid` program instances."""
+        """The same kernel launched on `grid` program instances (cores of a logical NeuronCore).
+
+        Raises UsageError `nki.grid` for sizes that are not positive.
+        """
         sizes = grid if isinstance(grid, tuple) else (grid,)
         sizes = tuple(int(s) for s in sizes)
-        if any(s != 1 for s in sizes):
-            raise NotBuiltError(
-                f"kernel[{', '.join(map(str, sizes))}] asks for several program instances",
-                code="nki.grid",
-                rule="this version runs one program instance: kernel(...) or kernel[1](...)",
-                fix="call the kernel without a grid; two-core launches are not built yet",
-            )
+        if not sizes or any(s < 1 for s in sizes):
+            raise UsageError(f"a launch grid {list(sizes)}", code="nki.grid")
         return Kernel(self.func, sizes, **self.options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -100,112 +90,30 @@ def simulate(kernel: Callable) -> Callable:
 def run(kernel: Callable, *args: Any, **kwargs: Any) -> Run:
     """Run a kernel once on the current target: outputs, the recorded program, findings.
 
-    Arrays among the arguments become HBM inputs in order; other arguments pass through.  Raises
-    what the chip would refuse, at the kernel's line.
+    Arrays among the arguments become HBM inputs in order; other arguments pass through.  A kernel
+    with a launch grid runs its instances together (`nki.cores`).  Raises what the chip would
+    refuse, at the kernel's line.
     """
     made = jit(kernel)
     chip = current_chip()
-    machine = new_machine(chip)
-    session = Session(made.__name__, chip, machine, Builder(made.__name__, chip.name))
-    session.grid = made.grid
     bound = inspect.signature(made.func).bind(*args, **kwargs)
     check_declared(made.func, bound.arguments)
-    with entered(session), one_blas_thread():
-        given = [
-            _arguments(session, kind, name, value)
-            for name, (kind, value) in _parts(made.func, bound).items()
-        ]
-        positional = [v for kind, _, v in given if kind == "one"]
-        positional += [x for kind, _, v in given if kind == "many" for x in v]
-        named = {n: v for kind, n, v in given if kind == "keyword"}
-        named.update({k: x for kind, _, v in given if kind == "named" for k, x in v.items()})
-        result = made.func(*positional, **named)
-        outputs = _results(session, result, any_torch(args, kwargs))
-    program = session.builder.program()
-    _check_inputs(session, program)
-    done = Run(
-        made.__name__, outputs, program, chip, tuple(machine.findings), tuple(machine.trips)
-    )
+    like_torch = any_torch(args, kwargs)
+    if made.instances > 1:
+        done = together(made.func, made.grid, chip, bound, like_torch)
+    else:
+        done = _alone(made, chip, bound, like_torch)
     report(done)
     return done
 
 
-def _parts(func: Callable, bound: inspect.BoundArguments) -> dict[str, tuple[str, Any]]:
-    """Each parameter's way of being passed ("one", "many", "keyword", "named") and its value."""
-    kinds = {
-        inspect.Parameter.POSITIONAL_ONLY: "one",
-        inspect.Parameter.POSITIONAL_OR_KEYWORD: "keyword",
-        inspect.Parameter.VAR_POSITIONAL: "many",
-        inspect.Parameter.KEYWORD_ONLY: "keyword",
-        inspect.Parameter.VAR_KEYWORD: "named",
-    }
-    parameters = inspect.signature(func).parameters
-    ways = {name: kinds[parameters[name].kind] for name in bound.arguments}
-    if "many" in ways.values():
-        ways = {name: "one" if way == "keyword" else way for name, way in ways.items()}
-    return {name: (ways[name], value) for name, value in bound.arguments.items()}
-
-
-def _arguments(session: Session, kind: str, name: str, value: Any) -> tuple[str, str, Any]:
-    return kind, name, arrays.argument(session, name, value)
-
-
-def any_torch(args: tuple, kwargs: dict) -> bool:
-    """Whether some argument (containers included) is a torch tensor."""
-
-    def found(value: Any) -> bool:
-        if isinstance(value, list | tuple):
-            return any(found(v) for v in value)
-        if isinstance(value, dict):
-            return any(found(v) for v in value.values())
-        return arrays.is_torch(value)
-
-    return found(list(args)) or found(kwargs)
-
-
-def _results(session: Session, result: Any, like_torch: bool) -> Any:
-    """Returned tensors as arrays; records them as the program's outputs."""
-    if result is None:
-        return None
-    if isinstance(result, list | tuple):
-        return type(result)(_results(session, r, like_torch) for r in result)
-    if not isinstance(result, NkiTensor):
-        raise UsageError(
-            f"the kernel returned a {type(result).__name__}",
-            code="nki.return",
-            rule="a kernel returns tensors in shared HBM, or tuples and lists of them",
-            fix="return the output tensors",
-        )
-    buffer = result._view.buffer
-    if result.buffer not in (MemoryRegion.shared_hbm,):
-        raise UsageError(
-            f"the kernel returned `{buffer.name or 'a tensor'}` in {result.buffer.value}",
-            code="nki.output_space",
-            rule="outputs are allocated with buffer=nl.shared_hbm and returned",
-            fix="store the result into nl.ndarray(..., buffer=nl.shared_hbm) and return that",
-        )
-    session.builder.outputs.append(buffer)
-    _check_output(session, buffer)
-    values = session.machine.storage(buffer).read(result._view)
-    array = numerics.encode(values, result.dtype).reshape(result.shape)
-    return arrays.from_numpy(np.array(array), like_torch)
-
-
-def _check_output(session: Session, buffer: Buffer) -> None:
-    missing = session.machine.storage(buffer).unwritten_share()
-    name = buffer.name or f"output {len(session.builder.outputs) - 1}"
-    if missing == 1.0:
-        session.machine.notice("unwritten_output", f"output `{name}`: 100% unwritten", buffer.where)
-    elif missing > 0:
-        what = f"output `{name}`: {missing:.1%} unwritten"
-        session.machine.notice("partial_output", what, buffer.where)
-
-
-def _check_inputs(session: Session, program) -> None:
-    for buffer in program.mutated:
-        if buffer not in program.outputs:
-            session.machine.notice(
-                "mutated_input",
-                f"input `{buffer.name}` is written in place and not returned",
-                None,
-            )
+def _alone(kernel: Kernel, chip, bound: inspect.BoundArguments, like_torch: bool) -> Run:
+    machine = new_machine(chip)
+    name = kernel.__name__
+    session = Session(name, chip, machine, Builder(name, chip.name), grid=kernel.grid)
+    with entered(session), one_blas_thread():
+        outputs = results(session, call(session, kernel.func, bound), like_torch)
+    program = session.builder.program()
+    check_inputs(session, program)
+    findings, trips = tuple(machine.findings), tuple(machine.trips)
+    return Run(name, outputs, (program,), chip, findings, (trips,))

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from opentrn.base import UsageError, declare, user_line
+from opentrn.base import NotBuiltError, UsageError, declare, user_line
 from opentrn.hw import target as find_target
 from opentrn.isa import Buffer, Builder, Instruction, Loop, Program
 from opentrn.sim import Finding, Machine, Strict, Timeline, timeline
@@ -20,6 +20,13 @@ declare(
     "An nki function was called outside a kernel.",
     rule="nki.language and nki.isa functions record instructions of the kernel that is running",
     fix="call it from a function decorated with @nki.jit",
+)
+
+declare(
+    "nki.cores_timing",
+    "A launch on several cores is not timed yet.",
+    rule="what is not built says so",
+    fix="profile the kernel on one core, kernel(...), where it allows that",
 )
 
 DEFAULT_TARGET = "trn2"
@@ -56,6 +63,10 @@ class Session:
         if not self.recording_only:
             self.machine.allocate(buffer)
 
+    def adopt(self, buffer: Buffer, array) -> None:
+        """Use the caller's array as the buffer's memory."""
+        self.machine.adopt(buffer, array)
+
     def buffer(self, space: str, shape, dtype, **more) -> Buffer:
         """A new buffer of this program, at the user's line."""
         return self.builder.buffer(space, shape, dtype, where=user_line(), **more)
@@ -63,21 +74,37 @@ class Session:
 
 @dataclass(frozen=True)
 class Run:
-    """What one kernel call did: outputs in the caller's kind, the program, what was noticed.
+    """What one kernel call did: outputs in the caller's kind, programs, what was noticed.
 
-    `trips` are the device loops it ran, with their trip counts, in order.
+    `programs` holds the program of each core; `trips` the device loops each ran, with their trip
+    counts, in order.
     """
 
     name: str
     outputs: Any
-    program: Program
+    programs: tuple[Program, ...]
     chip: Any
     findings: tuple[Finding, ...]
-    trips: tuple[tuple[Loop, int], ...] = ()
+    trips: tuple[tuple[tuple[Loop, int], ...], ...] = ()
 
-    def timeline(self, fast: bool | None = None) -> Timeline:
-        """When each instruction runs on the chip."""
-        return timeline(self.program, self.chip, trips=self.trips, fast=fast)
+    @property
+    def program(self) -> Program:
+        """The program of the first (mostly the only) core."""
+        return self.programs[0]
+
+    def timeline(self, core: int = 0, fast: bool | None = None) -> Timeline:
+        """When each instruction of one core runs on the chip.
+
+        Raises NotBuiltError for a launch on several cores: their waits for each other are not in
+        the timing model yet.
+        """
+        if len(self.programs) > 1:
+            raise NotBuiltError(
+                f"{self.name} ran on {len(self.programs)} cores; launches on several cores are "
+                "not timed yet",
+                code="nki.cores_timing",
+            )
+        return timeline(self.programs[core], self.chip, trips=self.trips[core], fast=fast)
 
 
 def current() -> Session:

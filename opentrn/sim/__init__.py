@@ -1,6 +1,7 @@
 """One machine running a program: what it computes, and when."""
 
 from opentrn.sim.functional import Machine
+from opentrn.sim.lockstep import Lockstep
 from opentrn.sim.place import Placement, place
 from opentrn.sim.replay import Replay
 from opentrn.sim.strict import Finding, Strict
@@ -9,6 +10,7 @@ from opentrn.sim.timeline import Timeline, timeline
 
 __all__ = [
     "Finding",
+    "Lockstep",
     "Machine",
     "Placement",
     "Replay",
