@@ -136,7 +136,8 @@ def _schedule(columns: Columns, rates: Rates, fast: bool | None) -> Schedule:
     if fast is None:
         fast = len(columns.stream) >= _WORTH_COMPILING and _has_numba()
     if not fast:
-        found = timing.schedule(Columns(*(column.tolist() for column in columns)), rates)
+        with _collector_paused():
+            found = timing.schedule(Columns(*(column.tolist() for column in columns)), rates)
         numbers = [np.array(array("d", column)) for column in found[:5]]
         return Schedule(*numbers, *(np.asarray(column, np.int64) for column in found[5:]))
     try:

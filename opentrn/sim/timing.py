@@ -109,12 +109,35 @@ def schedule(columns: Columns, rates: Rates) -> Schedule:
 
 
 class _Run:
-    """One schedule in the making."""
+    """One schedule in the making; every column of `Columns` and `Schedule` is an attribute."""
+
+    stream: list
+    busy: list
+    latency: list
+    background: list
+    lead: list
+    move: list
+    finish: list
+    hbm: list
+    first: list
+    count: list
+    dep_start: list
+    dep: list
+    start: list
+    end: list
+    visible: list
+    issue: list
+    since: list
+    binding: list
+    reason: list
 
     def __init__(self, c: Columns, rates: Rates):
         n = len(c.stream)
-        self.c, self.rates = c, rates
+        self.rates = rates
         self.result = Schedule(*([0.0] * n for _ in range(5)), [-1] * n, [0] * n)
+        # Attributes are the quickest thing to look up.
+        vars(self).update(c._asdict())
+        vars(self).update(self.result._asdict())
         # When a dependence of each kind is satisfied; -1 while not known.
         self.times = ([-1.0] * n, [-1.0] * n, [-1.0] * n)
         self.waiting: list = [None] * n
@@ -132,8 +155,9 @@ class _Run:
         self.free, self.holder = [0.0] * engines, [-1] * engines
         self.seen_until = [0.0] * engines
         self.rings, self.ring_holder = [0.0] * rates.dma_engines, [-1] * rates.dma_engines
-        self.hbm, self.hbm_holder = 0.0, -1
+        self.hbm_free, self.hbm_holder = 0.0, -1
         self.tensor_end, self.heat, self.warm = 0.0, 0.0, rates.cold_rate >= 1.0
+        self.limited, self.semaphore = rates.cold_rate < 1.0, rates.semaphore_ns
         self.heap: list = []
         self.awake = [s for s in range(STREAMS) if self.order[s]]
 
@@ -159,7 +183,9 @@ class _Run:
             row = order[at]
             if not self.satisfied(stream, row):
                 break
-            arrival = max(self.ready[stream], self.last_start[stream])
+            arrival = self.ready[stream]
+            if self.last_start[stream] > arrival:
+                arrival = self.last_start[stream]
             if not alone:
                 heapq.heappush(self.heap, (arrival, 1, row))
                 break
@@ -169,13 +195,13 @@ class _Run:
 
     def satisfied(self, stream: int, row: int) -> bool:
         """Whether all dependences have a time; otherwise wait for the first that has none."""
-        dep, times = self.c.dep, self.times
+        dep, times = self.dep, self.times
         k = self.scan[stream]
         if k < 0:
-            k, ready, cause = self.c.dep_start[row], 0.0, -1
+            k, ready, cause = self.dep_start[row], 0.0, -1
         else:
             ready, cause = self.ready[stream], self.cause[stream]
-        stop = self.c.dep_start[row + 1]
+        stop = self.dep_start[row + 1]
         while k < stop:
             code = dep[k]
             time = times[code & 3][code >> 2]
@@ -194,36 +220,36 @@ class _Run:
 
     def claim(self, row: int, time: float) -> None:
         """An instruction reaches an engine that several streams share."""
-        stream = self.c.stream[row]
+        stream = self.stream[row]
         if stream < len(ENGINES):
             self.begin(row, stream, time)
         else:
-            self.issue(row, stream, time)
+            self.trigger(row, stream, time)
         self.at[stream] += 1
         self.awake.append(stream)
 
     def begin(self, row: int, engine: int, arrival: float) -> None:
         """Run an engine instruction that is ready at `arrival`."""
-        c, r = self.c, self.result
-        begin = arrival + c.background[row]
+        begin = arrival + self.background[row]
         if self.free[engine] > begin:
             begin = self.free[engine]
-            r.since[row] = begin
-            r.binding[row], r.reason[row] = self.holder[engine], ENGINE
+            self.since[row] = begin
+            self.binding[row], self.reason[row] = self.holder[engine], ENGINE
         else:
-            r.since[row] = arrival
+            self.since[row] = arrival
             self.blame(row, engine, arrival)
-        busy = c.busy[row]
-        if engine == TENSOR and self.rates.cold_rate < 1.0:
+        busy = self.busy[row]
+        if engine == TENSOR and self.limited:
             busy = self.warmed(begin, busy)
         end = begin + busy
         self.free[engine], self.holder[engine] = end, row
         self.last_start[engine], self.last_row[engine] = begin, row
-        visible = end + c.latency[row]
+        visible = end + self.latency[row]
         if visible < self.seen_until[engine]:
             visible = self.seen_until[engine]
         self.seen_until[engine] = visible
-        r.start[row], r.end[row], r.visible[row], r.issue[row] = begin, end, visible, begin
+        self.start[row], self.issue[row] = begin, begin
+        self.end[row], self.visible[row] = end, visible
         self.scan[engine] = -1
         self.settle(row, visible, end)
 
@@ -244,36 +270,35 @@ class _Run:
 
     def blame(self, row: int, stream: int, arrival: float) -> None:
         """Note what made the instruction ready only at `arrival`."""
-        r, cause = self.result, self.cause[stream]
+        cause = self.cause[stream]
         if self.last_start[stream] > self.ready[stream]:
-            r.binding[row], r.reason[row] = self.last_row[stream], ENGINE
+            self.binding[row], self.reason[row] = self.last_row[stream], ENGINE
         elif cause >= 0:
             producer = cause >> 2
-            r.binding[row] = producer
-            if self.c.stream[producer] >= len(ENGINES):
-                r.reason[row] = DMA
+            self.binding[row] = producer
+            if self.stream[producer] >= len(ENGINES):
+                self.reason[row] = DMA
             else:
-                r.reason[row] = DATA if cause & 3 == OWN else SEMAPHORE
+                self.reason[row] = DATA if cause & 3 == OWN else SEMAPHORE
 
-    def issue(self, row: int, stream: int, arrival: float) -> None:
+    def trigger(self, row: int, stream: int, arrival: float) -> None:
         """The issuing engine starts a DMA instruction that is ready at `arrival`."""
-        r, engine, begin = self.result, engine_of(stream), arrival
+        engine, begin = engine_of(stream), arrival
         if self.free[engine] > begin:
             begin = self.free[engine]
-            r.binding[row], r.reason[row] = self.holder[engine], ENGINE
+            self.binding[row], self.reason[row] = self.holder[engine], ENGINE
         else:
             self.blame(row, stream, arrival)
-        r.issue[row] = r.since[row] = begin
-        end = begin + self.c.busy[row]
+        self.issue[row] = self.since[row] = begin
+        end = begin + self.busy[row]
         self.free[engine], self.holder[engine] = end, row
         self.last_start[stream], self.last_row[stream] = begin, row
         self.scan[stream] = -1
-        heapq.heappush(self.heap, (end + self.c.lead[row], 0, row))
+        heapq.heappush(self.heap, (end + self.lead[row], 0, row))
 
     def transfer(self, row: int, arrival: float) -> None:
         """A DMA instruction reaches the rings and HBM."""
-        c, r = self.c, self.result
-        first, count, move = c.first[row], c.count[row], c.move[row]
+        first, count, move = self.first[row], self.count[row], self.move[row]
         rings, holders, total = self.rings, self.ring_holder, len(self.rings)
         earliest, latest, blocker = float("inf"), arrival, -1
         for k in range(first, first + count):
@@ -288,31 +313,32 @@ class _Run:
             rings[ring], holders[ring] = begin + move, row
         end = latest + move
         if blocker >= 0:
-            r.since[row], r.binding[row], r.reason[row] = latest, blocker, QUEUE
+            self.since[row], self.binding[row], self.reason[row] = latest, blocker, QUEUE
         end = self.through_hbm(row, arrival, end)
-        visible = end + c.finish[row]
-        r.start[row], r.end[row], r.visible[row] = earliest, end, visible
+        visible = end + self.finish[row]
+        self.start[row], self.end[row], self.visible[row] = earliest, end, visible
         self.settle(row, visible, visible)
 
     def through_hbm(self, row: int, arrival: float, end: float) -> float:
         """The end of a transfer when HBM has its share of it done as well."""
-        r, need = self.result, self.c.hbm[row]
+        need = self.hbm[row]
         if need == 0.0:
             return end
-        begin = self.hbm if self.hbm > arrival else arrival
+        begin = self.hbm_free if self.hbm_free > arrival else arrival
         done = begin + need
         if done > end:
             end = done
             if begin > arrival:
-                r.since[row], r.binding[row], r.reason[row] = begin, self.hbm_holder, HBM
-        self.hbm, self.hbm_holder = done, row
+                self.since[row], self.binding[row], self.reason[row] = begin, self.hbm_holder, HBM
+        self.hbm_free, self.hbm_holder = done, row
         return end
 
     def settle(self, row: int, visible: float, freed: float) -> None:
         """Give the row's dependences their times and wake the streams that waited for it."""
         seen, frees, own = self.times
-        semaphore = self.rates.semaphore_ns
-        seen[row], frees[row], own[row] = visible + semaphore, freed + semaphore, visible
+        seen[row] = visible + self.semaphore
+        frees[row] = freed + self.semaphore
+        own[row] = visible
         waiting = self.waiting[row]
         if waiting is not None:
             self.awake += waiting

@@ -146,6 +146,21 @@ def test_hbm_written_and_read_back_waits_tile_by_tile():
     assert found[32:] == [[(n, SEEN)] for n in range(32)]
 
 
+def test_hbm_read_back_in_other_tiles_waits_for_those_it_meets():
+    w = Writer()
+    scratch = w.buffer("hbm", (128, 2048))
+    for c in range(0, 2048, 64):
+        w.load(view_of(scratch)[:, c : c + 64], w.buffer("sbuf", (128, 64)))
+    for c in (32, 512, 2016):
+        end = min(c + 64, 2048)
+        w.load(w.buffer("sbuf", (128, end - c)), view_of(scratch)[:, c:end])
+    w.load(w.buffer("sbuf", (16, 2048)), view_of(scratch)[16:32, :])
+    found = waits(flow_of(w.program()))
+    # One queue, in order: what it has waited for once it does not wait for again.
+    assert found[32:35] == [[(0, SEEN), (1, SEEN)], [(8, SEEN)], [(31, SEEN)]]
+    assert found[35] == [(n, SEEN) for n in range(32) if n not in (0, 1, 8, 31)]
+
+
 def test_registers_and_runtime_indices_order_instructions():
     w = Writer()
     table, row = w.buffer("hbm", (16, 128)), w.buffer("sbuf", (1, 1), int32)
