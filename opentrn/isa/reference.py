@@ -59,6 +59,10 @@ CANDIDATES: dict[str, tuple] = {
     "value": (0.0,),
     "shuffle_mask": (tuple(range(32)),),
     "n": (8,),
+    "cores": ((0, 1),),
+    "send_to_rank": (1,),
+    "recv_from_rank": (1,),
+    "pipe_id": (0,),
 }
 
 
