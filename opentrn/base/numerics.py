@@ -368,11 +368,14 @@ def _encoding(dtype: DType) -> np.ndarray:
         return tops.astype(dtype.storage).view(np.uint8)
 
 
-def encode(x: np.ndarray, dtype: DType) -> np.ndarray:
-    """The storage array of carrier `x`; values that `dtype` does not have are rounded first."""
+def encode(x: np.ndarray, dtype: DType, exact: bool = False) -> np.ndarray:
+    """The storage array of carrier `x`; values that `dtype` does not have are rounded first.
+
+    `exact` promises that there are none, which saves bfloat16 the look for them.
+    """
     x = _as_float32(x) if dtype.carrier == _F32 else np.asarray(x, dtype.carrier)
     if dtype is bfloat16:
-        bits = round_to(x, dtype).view(_U32)
+        bits = (x if exact else round_to(x, dtype)).view(_U32)
         return np.right_shift(bits, np.uint32(16)).astype(np.uint16).view(dtype.storage)
     if dtype is float16:
         with np.errstate(all="ignore"):
@@ -385,15 +388,21 @@ def encode(x: np.ndarray, dtype: DType) -> np.ndarray:
     return x.astype(dtype.storage)
 
 
-def decode(a: np.ndarray, dtype: DType) -> np.ndarray:
-    """The carrier of storage array `a` (of `dtype.storage`, or the same bytes as integers)."""
+def decode(a: np.ndarray, dtype: DType, out: np.ndarray | None = None) -> np.ndarray:
+    """The carrier of storage array `a` (of `dtype.storage`, or the same bytes as integers).
+
+    `out`, a carrier array of the same shape, receives the values when given.
+    """
     a = np.asarray(a)
     if a.dtype.itemsize != dtype.itemsize:
         raise Bug(f"decode({dtype}) of {a.dtype}: elements must have {dtype.itemsize} bytes")
     if dtype is bfloat16:
         bits = a.view(np.uint16).astype(_U32)
-        bits <<= np.uint32(16)
-        return bits.view(_F32)
+        target = bits if out is None else out.view(_U32)
+        return np.left_shift(bits, np.uint32(16), out=target).view(_F32)
+    if out is not None:
+        np.copyto(out, decode(a, dtype))
+        return out
     if dtype in _BYTES:
         return np.take(_decoding(dtype), a.view(np.uint8), mode="clip")
     if dtype is tfloat32:
@@ -505,15 +514,18 @@ def unpack_x4(words, packed: DType) -> np.ndarray:
 # ---- matrix product ------------------------------------------------------------------------------
 
 
+def _gemm_ready(x: np.ndarray) -> np.ndarray:
+    """`x`, or a copy whose rows or columns are dense, which is what BLAS takes."""
+    (rows, columns), item = x.strides, x.itemsize
+    row_major = columns == item and rows % item == 0 and rows >= x.shape[1] * item
+    column_major = rows == item and columns % item == 0 and columns >= x.shape[0] * item
+    return x if row_major or column_major else np.ascontiguousarray(x)
+
+
 def dot(stationary: np.ndarray, moving: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     """stationaryᵀ · moving in float32: [K, M] and [K, N] give [M, N].
 
     `out` may have any strides; the order of the sum is that of the BLAS library in use.
     """
     with np.errstate(all="ignore"):
-        if out is None:
-            return np.dot(stationary.T, moving)
-        if out.flags.c_contiguous:
-            return np.dot(stationary.T, moving, out=out)
-        np.copyto(out, np.dot(stationary.T, moving))
-        return out
+        return np.matmul(_gemm_ready(stationary).T, _gemm_ready(moving), out=out)

@@ -8,10 +8,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from opentrn.base import Where
+from opentrn.base import UsageError, Where, declare
 from opentrn.isa.buffer import Buffer
 from opentrn.isa.define import Instr
 from opentrn.isa.view import View
+
+declare(
+    "isa.open_loop",
+    "The body of a device loop was left by `break`, `return` or an exception.",
+    rule="a device loop is built once and runs on the chip, which does not see Python's `break`",
+    fix="use nl.while_loop with a register as the condition, or a static range",
+)
 
 
 class Register:
@@ -188,7 +195,9 @@ class Builder:
         return made
 
     def program(self) -> Program:
-        """The finished program."""
+        """The finished program; UsageError `isa.open_loop` when a loop body was left early."""
+        if self._open:
+            raise UsageError("the body of a device loop was left early", code="isa.open_loop")
         inputs = set(self.inputs)
         writes = {v.buffer for one in _walk(self.body) for v in one.writes()}
         return Program(

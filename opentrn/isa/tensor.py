@@ -108,8 +108,8 @@ class nc_matmul(Instr):
         )
         yield from _pe_tile_rules(i)
 
-    def run(i, stationary, moving):
-        """float32 product of the two tiles."""
+    def run(i, stationary, moving, out=None):
+        """float32 product of the two tiles, in `out` [M, N] when that is given."""
         rows, columns = stationary, moving
         if _doubled(i):
             rows = rows.reshape(2 * i.K, -1)
@@ -117,7 +117,7 @@ class nc_matmul(Instr):
         else:
             rows = rows.reshape(i.K, i.M)
             columns = columns.reshape(i.K, i.N)
-        return {"dst": numerics.dot(rows, columns)}
+        return {"dst": numerics.dot(rows, columns, out)}
 
     cycles = derived(
         "NKI ISA v2.26.1 nc_matmul: max(min(64, N_stationary), N_moving), ×4 for float32 (×2 with "

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from opentrn.base import UsageError, declare, numerics
-from opentrn.isa import Buffer, view_of
+from opentrn.isa import View
 from opentrn.nki import arrays
 from opentrn.nki.session import Session
 from opentrn.nki.tensor import MemoryRegion, NkiTensor
@@ -28,15 +28,14 @@ declare(
 
 def call(session: Session, func: Callable, bound: inspect.BoundArguments) -> Any:
     """Run `func` in the (entered) session: arrays among the arguments become input tensors."""
-    given = [
-        (kind, name, arrays.argument(session, name, value))
-        for name, (kind, value) in _parts(func, bound).items()
-    ]
-    positional = [v for kind, _, v in given if kind == "one"]
-    positional += [x for kind, _, v in given if kind == "many" for x in v]
-    named = {n: v for kind, n, v in given if kind == "keyword"}
-    named.update({k: x for kind, _, v in given if kind == "named" for k, x in v.items()})
-    return func(*positional, **named)
+    given: dict[str, Any] = {}
+    for name, value in bound.arguments.items():
+        if bound.signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
+            given[name] = {key: arrays.argument(session, key, one) for key, one in value.items()}
+        else:
+            given[name] = arrays.argument(session, name, value)
+    own = inspect.BoundArguments(bound.signature, given)
+    return func(*own.args, **own.kwargs)
 
 
 def check_inputs(session: Session, program) -> None:
@@ -48,22 +47,6 @@ def check_inputs(session: Session, program) -> None:
                 f"input `{buffer.name}` is written in place and not returned",
                 None,
             )
-
-
-def _parts(func: Callable, bound: inspect.BoundArguments) -> dict[str, tuple[str, Any]]:
-    """Each parameter's way of being passed ("one", "many", "keyword", "named") and its value."""
-    kinds = {
-        inspect.Parameter.POSITIONAL_ONLY: "one",
-        inspect.Parameter.POSITIONAL_OR_KEYWORD: "keyword",
-        inspect.Parameter.VAR_POSITIONAL: "many",
-        inspect.Parameter.KEYWORD_ONLY: "keyword",
-        inspect.Parameter.VAR_KEYWORD: "named",
-    }
-    parameters = inspect.signature(func).parameters
-    ways = {name: kinds[parameters[name].kind] for name in bound.arguments}
-    if "many" in ways.values():
-        ways = {name: "one" if way == "keyword" else way for name, way in ways.items()}
-    return {name: (ways[name], value) for name, value in bound.arguments.items()}
 
 
 def any_torch(args: tuple, kwargs: dict) -> bool:
@@ -101,14 +84,15 @@ def results(session: Session, result: Any, like_torch: bool) -> Any:
             fix="store the result into nl.ndarray(..., buffer=nl.shared_hbm) and return that",
         )
     session.builder.outputs.append(buffer)
-    _check_output(session, buffer)
+    _check_output(session, result._view)
     values = session.machine.storage(buffer).read(result._view)
     array = numerics.encode(values, result.dtype).reshape(result.shape)
     return arrays.from_numpy(np.array(array), like_torch)
 
 
-def _check_output(session: Session, buffer: Buffer) -> None:
-    missing = session.machine.storage(buffer).written.missing(view_of(buffer))
+def _check_output(session: Session, view: View) -> None:
+    buffer = view.buffer
+    missing = session.machine.storage(buffer).written.missing(view)
     name = buffer.name or f"output {len(session.builder.outputs) - 1}"
     if missing == 1.0:
         session.machine.notice("unwritten_output", f"output `{name}`: 100% unwritten", buffer.where)

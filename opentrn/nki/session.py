@@ -41,7 +41,7 @@ class Session:
     """One program instance of a running kernel.
 
     `program_ids` and `grid` are its place and the sizes of the launch grid; `recording_only`
-    counts the enclosing device loops that do not run.
+    counts the enclosing device loops that do not run, `ordered` the enclosing no_reorder blocks.
     """
 
     name: str
@@ -51,11 +51,14 @@ class Session:
     program_ids: tuple[int, ...] = (0,)
     grid: tuple[int, ...] = (1,)
     recording_only: int = 0
+    ordered: int = 0
 
     def issue(self, instruction: Instruction) -> None:
         """Run the instruction now and record it (in a loop of no iterations, only record)."""
         if not self.recording_only:
             self.machine.execute(instruction)
+        else:
+            self.machine.unseen.add(instruction)
         self.builder.body.append(instruction)
 
     def allocate(self, buffer: Buffer) -> None:

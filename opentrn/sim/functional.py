@@ -1,20 +1,14 @@
-"""What a program computes: each instruction bound to memory, run when issued or replayed."""
+"""What a program computes: each instruction run when issued, or bound to memory for replay."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from opentrn.base import (
-    BoundsError,
-    NotBuiltError,
-    UnwrittenError,
-    UsageError,
-    explanation,
-    numerics,
-)
-from opentrn.isa import Buffer, Instruction, Loop, Register, View
-from opentrn.sim.memory import Storage, fresh_rows, fresh_values, put
+from opentrn.base import UnwrittenError, UsageError, explanation, float32, numerics
+from opentrn.isa import Buffer, Instruction, Loop, Register, RegisterForm, View
+from opentrn.sim import dynamic
+from opentrn.sim.memory import Arena, Storage, fresh_rows, fresh_values, move, put
 from opentrn.sim.strict import Finding, Strict
 
 # A device loop of more iterations than this is taken for one that never ends.
@@ -23,23 +17,70 @@ STEP_LIMIT = 10_000_000
 POOL_BYTES = 256 << 20
 
 
+class Plan(NamedTuple):
+    """How instructions of one form run: what they read and write, by operand position.
+
+    `plain` forms have static operands in memory and nothing else; they run without closures.
+    `inputs` and `outputs` are (position, name).  `exact`: `run` does no arithmetic; `moves`: its
+    result is the source, in the source's dtype and shape.
+    """
+
+    plain: bool
+    inputs: tuple[tuple[int, str], ...]
+    outputs: tuple[tuple[int, str], ...]
+    exact: bool
+    moves: bool
+    ignored: tuple[str, ...]
+
+
+def plan_of(form) -> Plan:
+    """The plan of a form, made once and kept on it."""
+    made = vars(form).get("plan")
+    if made is None:
+        made = form.plan = _plan(form)
+    return made
+
+
+def _plan(form) -> Plan:
+    roles = [getattr(o, "role", "register") for o in form.operands.values()]
+    names = list(enumerate(form.operand_names))
+    tiles = [tile for _, tile in form.tiles()]
+    registers = any(isinstance(given, RegisterForm) for given in form.given)
+    special = "register" in roles or "acc" in roles or registers or form.state
+    plain = not (special or dynamic.skips(form) or any(t.indirect for t in tiles))
+    moves = type(form).__name__ == "dma_copy" and plain
+    return Plan(
+        plain=plain,
+        inputs=tuple((n, name) for n, name in names if roles[n] in ("in", "inout")),
+        outputs=tuple((n, name) for n, name in names if roles[n] in ("out", "inout", "acc")),
+        exact=form.exact(),
+        moves=moves and tiles[0].shape == tiles[1].shape and tiles[0].dtype == tiles[1].dtype,
+        ignored=tuple(f"{type(form).__name__}: `{n}`: {why}" for n, why in form.ignored()),
+    )
+
+
 class Machine:
     """One NeuronCore's memory and registers, running instructions of a program.
 
     `execute` runs one instruction now, with every check of `Strict`; `bind` returns a callable
-    that runs it again and again without checks, for replay.
+    that runs it again and again.  Without `checking` (replay) nothing is noticed.
     """
 
-    def __init__(self, chip, strict: Strict | None = None):
-        self.chip, self.strict = chip, strict or Strict()
+    def __init__(self, chip, strict: Strict | None = None, checking: bool = True):
+        self.chip, self.strict, self.checking = chip, strict or Strict(), checking
         self.storages: dict[Buffer, Storage] = {}
         self.registers: dict[int, int] = {}
         self.accumulators: dict[str, np.ndarray] = {}
         self.findings: list[Finding] = []
         self.trips: list[tuple[Loop, int]] = []
+        # Instructions recorded in a loop body that no iteration has reached yet.
+        self.unseen: set[Instruction] = set()
+        self._noticed: set[tuple] = set()
         self._pool: dict[tuple, list[np.ndarray]] = {}
         self._pooled = 0
-        self._arenas: dict[str, np.ndarray] = {}
+        self._arenas: dict[str, Arena] = {}
+        self._held: list[Buffer] = []
+        self._holding = 0
 
     # ------------------------------------------------------------ memory
 
@@ -52,6 +93,7 @@ class Machine:
         elif buffer.on_chip:
             row = buffer.free * buffer.dtype.itemsize
             storage = Storage(buffer, fresh_rows(buffer.shape[0], row), raw=True)
+            storage.blank()
         else:
             storage = self._in_hbm(buffer)
         self.storages[buffer] = storage
@@ -62,99 +104,180 @@ class Machine:
         if free:
             array = free.pop()
             self._pooled -= array.nbytes
-            array.fill(_blank_value(buffer))
+            array.fill(numerics.uninitialised(buffer.dtype))
             return array
         return fresh_values(buffer)
 
     def _fixed(self, buffer: Buffer) -> Storage:
         """Buffers with explicit addresses really alias: all share one array of bytes."""
-        core = self.chip.core
-        size = core.sbuf_partition if buffer.space == "sbuf" else core.psum_partition
         if buffer.space not in self._arenas:
-            self._arenas[buffer.space] = fresh_rows(core.partitions, size)
-        arena = self._arenas[buffer.space]
-        origin = buffer.partition * arena.strides[0] + buffer.address
-        return Storage(buffer, arena, raw=True, origin=origin)
+            core = self.chip.core
+            size = core.sbuf_partition if buffer.space == "sbuf" else core.psum_partition
+            self._arenas[buffer.space] = Arena(int(core.partitions), int(size))
+        storage = self._arenas[buffer.space].storage(buffer)
+        storage.blank()
+        return storage
 
     def _in_hbm(self, buffer: Buffer) -> Storage:
         dtype = buffer.dtype
         raw = dtype.storage != dtype.carrier
         array = np.empty(buffer.free, dtype.storage)
-        if not raw:
-            array.fill(_blank_value(buffer))
-            return Storage(buffer, array, raw=False)
-        array.fill(0)
-        return Storage(buffer, array.view(np.uint8), raw=True)
+        storage = Storage(buffer, array.view(np.uint8) if raw else array, raw)
+        storage.blank()
+        return storage
 
     def adopt(self, buffer: Buffer, array: np.ndarray) -> Storage:
-        """Use the caller's contiguous array (of the buffer's storage dtype) as its memory."""
+        """Use the caller's contiguous array (of the buffer's storage dtype) as its memory.
+
+        The caller's values never change: the first write makes a copy.
+        """
         flat = array.reshape(-1)
         raw = buffer.dtype.storage != buffer.dtype.carrier
-        storage = Storage(buffer, flat.view(np.uint8) if raw else flat, raw, written=True)
+        storage = Storage(buffer, flat.view(np.uint8) if raw else flat, raw)
+        storage.written.cells, storage.borrowed = True, True
         self.storages[buffer] = storage
         return storage
 
     def release(self, buffer: Buffer) -> None:
-        """Forget the buffer's memory; its array may serve another buffer of the same form."""
+        """Forget the buffer's memory; its array may serve another buffer of the same form.
+
+        While a device loop is open its later iterations may still need it, so it waits.
+        """
+        if self._holding:
+            self._held.append(buffer)
+            return
         storage = self.storages.pop(buffer, None)
-        if storage is None or storage.raw or not buffer.on_chip:
+        if storage is None or storage.raw:
             return
         if self._pooled + storage.array.nbytes <= POOL_BYTES:
             key = (buffer.shape[0], buffer.free, buffer.dtype)
             self._pool.setdefault(key, []).append(storage.array)
             self._pooled += storage.array.nbytes
 
+    def hold(self) -> None:
+        """Begin a device loop: memory released in it is kept until it ends."""
+        self._holding += 1
+
+    def let_go(self) -> None:
+        """End a device loop; the outermost one gives back what was released in it."""
+        self._holding -= 1
+        if not self._holding:
+            held, self._held = self._held, []
+            for buffer in held:
+                self.release(buffer)
+
     def storage(self, buffer: Buffer) -> Storage:
         """The buffer's memory, allocated at first use."""
         return self.storages.get(buffer) or self.allocate(buffer)
 
     def value(self, view: View) -> np.ndarray:
-        """A copy of what the view holds, as carrier values."""
-        return np.array(self.storage(view.buffer).read(view))
+        """A copy of what the view holds, as carrier values; a scalar runtime index is followed."""
+        storage = self.storage(view.buffer)
+        storage.settle(view)
+        if view.index is not None:
+            return np.array(dynamic.Access(self, storage, view, None).read())
+        return np.array(storage.read(view))
 
     # ------------------------------------------------------------ running now
 
     def execute(self, instruction: Instruction) -> None:
         """Run one instruction now: check what it reads, compute, store, record what it wrote."""
-        operands, form = instruction.operands, instruction.form
-        for n in form.inputs:
-            view = operands[n]
-            if type(view) is View:
-                storage = self.storages.get(view.buffer) or self.allocate(view.buffer)
-                if storage.written is not True:
-                    self._check_read(storage, view, instruction, n)
-                if storage.touched is not None:
-                    storage.group_read = True
-        self.bind(instruction)()
-        for n in form.writes:
-            view = operands[n]
-            if type(view) is View:
-                storage = self.storages[view.buffer]
-                if storage.written is not True:
-                    storage.mark(view)
+        plan = plan_of(instruction.form)
+        for what in plan.ignored:
+            self.notice("ignored_operand", what, instruction.where)
+        if plan.moves:
+            self._run_move(instruction)
+        elif plan.plain:
+            self._run_plain(instruction, plan)
+        else:
+            self._run_bound(instruction, plan)
 
-    def _check_read(self, storage: Storage, view: View, instruction, n: int) -> None:
-        form = instruction.form
-        role = form.operands[form.operand_names[n]].role
-        if role != "in" or view.index is not None or storage.is_written(view):
-            return
-        name = view.buffer.name or instruction.form.operand_names[n]
+    def _run_plain(self, instruction: Instruction, plan: Plan) -> None:
+        """The short way for static operands; `bind` is its specification."""
+        form, operands, values = instruction.form, instruction.operands, instruction.values
+        given = dict(zip(form.value_names, values, strict=True)) if values else {}
+        for n, name in plan.inputs:
+            view = operands[n]
+            given[name] = view
+            if type(view) is View:
+                storage = self._source(instruction, view, name)
+                given[name] = storage.read(view)
+        result = form.run(**given)
+        for n, name in plan.outputs:
+            view = operands[n]
+            if view is not None and name in result:
+                storage = self._target(instruction, view)
+                known = view.dtype if plan.exact else None
+                put(storage.window(view), result[name], view.dtype, storage.raw, known)
+                if storage.written.cells is not True:
+                    storage.written.add(view)
+
+    def _run_move(self, instruction: Instruction) -> None:
+        """The short way for copies that convert nothing."""
+        to, view = instruction.operands
+        source = self._source(instruction, view, "src")
+        source.settle(view)
+        target = self._target(instruction, to)
+        move(target, to, source, view)
+        target.written.add(to)
+
+    def _source(self, instruction: Instruction, view: View, name: str) -> Storage:
+        """The storage of a view that is about to be read."""
+        storage = self.storages.get(view.buffer) or self.allocate(view.buffer)
+        if storage.written.cells is not True:
+            self.check_read(storage, view, instruction, name)
+        if storage.touched.cells is not None:
+            storage.seen.add(view)
+        return storage
+
+    def _target(self, instruction: Instruction, view: View) -> Storage:
+        """The storage of a view that is about to be overwritten."""
+        storage = self.storages.get(view.buffer) or self.allocate(view.buffer)
+        storage.settle(view)
+        storage.own()
+        if storage.touched.cells is not None:
+            self._close_group(storage, view, instruction)
+        return storage
+
+    def _run_bound(self, instruction: Instruction, plan: Plan) -> None:
+        operands = instruction.operands
+        for n, name in plan.inputs:
+            view = operands[n]
+            if type(view) is View and view.index is None:
+                self.check_read(self.storage(view.buffer), view, instruction, name)
+        for view in operands:
+            if type(view) is View and view.index is not None:
+                index = view.index.offset
+                if type(index) is View:
+                    self.check_read(self.storage(index.buffer), index, instruction, "index")
+        self.bind(instruction)()
+
+    def check_read(self, storage: Storage, view: View, instruction, name: str) -> None:
+        """Notice when some element of a static view was never written."""
+        if storage.written.cells is not True and not storage.written.all_of(view):
+            self.unwritten(view, instruction, name)
+
+    def unwritten(self, view: View, instruction, name: str) -> None:
+        """Notice a read of memory that nobody wrote."""
         self.notice(
             "uninitialised",
-            f"{instruction.opcode}: `{name}` is read before it is fully written",
+            f"{instruction.opcode}: `{view.buffer.name or name}` is read before it is fully "
+            "written",
             instruction.where,
         )
 
     def notice(self, check: str, what: str, where) -> None:
-        """Raise, record or ignore, as `Strict` says for this check."""
+        """Raise, record (once for each line) or ignore, as `Strict` says for this check."""
         action = getattr(self.strict, check)
-        if action == "ignore":
+        key = (check, what, where)
+        if action == "ignore" or not self.checking or key in self._noticed:
             return
         known = explanation(f"sim.{check}")
         if action == "error":
             raise UnwrittenError(
                 what, code=f"sim.{check}", rule=known.rule, fix=known.fix, at=where
             )
+        self._noticed.add(key)
         self.findings.append(Finding(f"sim.{check}", what, where, known.rule, known.fix))
 
     # ------------------------------------------------------------ binding
@@ -162,10 +285,15 @@ class Machine:
     def bind(self, instruction: Instruction) -> Callable[[], None]:
         """A callable that runs the instruction on this machine's memory."""
         form, operands = instruction.form, instruction.operands
+        plan = plan_of(form)
+        if plan.moves:
+            source = self.storage(operands[1].buffer)
+            source.settle(operands[1])
+            return self._mover(instruction, source)
         given: dict[str, Any] = dict(zip(form.value_names, instruction.values, strict=True))
         moving: list[tuple[str, Callable]] = []
         writers: list[tuple[str, Callable]] = []
-        skipped: list[np.ndarray] = []
+        links = dynamic.Link()
         for name, declared, operand in zip(
             form.operand_names, form.operands.values(), operands, strict=True
         ):
@@ -174,12 +302,27 @@ class Machine:
                 self._bind_register(name, declared, operand, given, moving, writers)
                 continue
             if role in ("in", "inout"):
-                self._bind_input(name, operand, given, moving, form, skipped)
+                self._bind_input(name, operand, given, moving, instruction, links)
+            if role == "acc":
+                return self._accumulator(instruction, operand, given, moving)
             if role != "in" and operand is not None:
-                writers.append((name, self._writer(role, operand, instruction, skipped)))
+                writers.append((name, self._writer(operand, instruction, links)))
         if form.state:
             self._bind_state(form, given, writers)
-        return _step(form, given, moving, writers)
+        return _step(form, given, moving, writers, links)
+
+    def _mover(self, instruction: Instruction, source: Storage) -> Callable[[], None]:
+        to, view = instruction.operands
+        target = self._target(instruction, to)
+        if to.buffer.space != "psum":
+            return lambda: move(target, to, source, view)
+
+        def into_psum():
+            if target.touched.cells is not None:
+                self._close_group(target, to, instruction)
+            move(target, to, source, view)
+
+        return into_psum
 
     def _bind_register(self, name, declared, operand, given, moving, writers) -> None:
         registers = self.registers
@@ -191,17 +334,19 @@ class Machine:
         else:
             given[name] = operand
 
-    def _bind_input(self, name, operand, given, moving, form, skipped) -> None:
+    def _bind_input(self, name, operand, given, moving, instruction, links) -> None:
         if isinstance(operand, View):
             storage = self.storages.get(operand.buffer) or self.allocate(operand.buffer)
             storage.settle(operand)
-            if operand.index is None and not storage.raw:
-                given[name] = storage.window(operand)
-            elif operand.index is None:
+            if operand.index is not None:
+                access = dynamic.Access(self, storage, operand, instruction, name, links)
+                moving.append((name, access.read))
+            elif operand.buffer.space == "psum" and self.checking:
+                moving.append((name, lambda: storage.watched(operand)))
+            elif storage.raw:
                 moving.append((name, lambda: storage.read(operand)))
             else:
-                skip = _skips(form)
-                moving.append((name, lambda: self._gather(storage, operand, skipped, skip)))
+                given[name] = storage.window(operand)
         elif isinstance(operand, Register):
             moving.append((name, lambda: self.register(operand)))
         else:
@@ -210,7 +355,7 @@ class Machine:
     def _bind_state(self, form, given, writers) -> None:
         engine, state = form.engine_name, form.state
         if engine not in self.accumulators:
-            self.accumulators[engine] = np.zeros(self.chip.core.partitions, np.float32)
+            self.accumulators[engine] = form.fresh()
         given[state] = self.accumulators[engine]
         writers.append((state, lambda value: np.copyto(self.accumulators[engine], value)))
 
@@ -229,145 +374,105 @@ class Machine:
 
     # ------------------------------------------------------------ storing
 
-    def _writer(self, role: str, view: View, instruction: Instruction, skipped: list) -> Callable:
+    def _writer(self, view: View, instruction: Instruction, links) -> Callable:
         storage = self.storages.get(view.buffer) or self.allocate(view.buffer)
         storage.settle(view)
-        if role == "acc":
-            return lambda value: self._accumulate(storage, view, value, instruction)
+        storage.own()
         if view.index is not None:
-            return lambda value: self._scatter(storage, view, value, instruction)
-        window, dtype, raw = storage.window(view), view.dtype, storage.raw
+            return dynamic.Access(self, storage, view, instruction, "dst", links).write
+        window, dtype, raw, written = storage.window(view), view.dtype, storage.raw, storage.written
         known = dtype if instruction.form.exact() else None
-        if _skips(instruction.form):
-            return lambda value: _put_rows(window, value, dtype, raw, skipped)
-        if view.buffer.space != "psum":
-            return lambda value: put(window, value, dtype, raw, known)
+        if dynamic.skips(instruction.form):
+            return lambda value: dynamic.put_rows(storage, view, value, links)
+        in_psum = view.buffer.space == "psum"
 
-        def into_psum(value):
-            if storage.touched is not None:
+        def write(value):
+            if in_psum and storage.touched.cells is not None:
                 self._close_group(storage, view, instruction)
             put(window, value, dtype, raw, known)
+            if written.cells is not True:
+                written.add(view)
 
-        return into_psum
+        if in_psum or written.cells is not True:
+            return write
+        return lambda value: put(window, value, dtype, raw, known)
 
     def _close_group(self, storage: Storage, view: View, instruction: Instruction) -> None:
         """Something else than a matmul overwrites matmul results."""
-        if not storage.group_read and storage.group(view) is not None:
+        if self.checking and storage.unread_group(view):
             self.notice(
                 "reset_in_reduction",
                 f"{instruction.opcode}: PSUM tile `{view.buffer.name or view.buffer.id}` is "
                 "overwritten before its matmul results were read",
                 instruction.where,
             )
-        storage.untouch(view)
-        storage.group_read = False
+        storage.touched.remove(view)
+        storage.seen.remove(view)
 
-    def _accumulate(self, storage: Storage, view: View, value, instruction) -> None:
-        """PSUM semantics: overwrite, add, or (accumulate=None) first touch per location."""
-        mode, group = instruction.form.accumulate, storage.group(view)
+    # ------------------------------------------------------------ accumulating
+
+    def _accumulator(self, instruction, view: View, given: dict, moving: list) -> Callable:
+        """A matmul: overwrite, add, or (accumulate=None) first touch for each location.
+
+        `dst` is declared first, so the inputs are bound here.
+        """
+        storage = self.storage(view.buffer)
+        storage.settle(view)
+        for n, name in plan_of(instruction.form).inputs:
+            self._bind_input(name, instruction.operands[n], given, moving, instruction, None)
+        if view.index is not None:
+            access = dynamic.Access(self, storage, view, instruction, "dst")
+            return lambda: self._matmul(instruction, storage, access.here(), given, moving)
+        return lambda: self._matmul(instruction, storage, view, given, moving)
+
+    def _matmul(self, instruction, storage: Storage, view: View, given: dict, moving: list) -> None:
+        run, window = instruction.form.run, storage.window(view)
+        for name, read in moving:
+            given[name] = read()
+        group = self._group(storage, view, instruction)
+        direct = view.dtype == float32 and not storage.raw
+        if group is None and direct and window.ndim == 2:
+            run(**given, out=window)
+        else:
+            value = run(**given)["dst"].reshape(window.shape)
+            if group is True and direct:
+                np.add(window, value, out=window)
+            else:
+                value = _added(storage.read(view), value, group)
+                put(window, value, view.dtype, storage.raw)
+        if storage.touched.cells is not True:
+            storage.touched.add(view)
+        if storage.written.cells is not True:
+            storage.written.add(view)
+
+    def _group(self, storage: Storage, view: View, instruction: Instruction):
+        """Where the product is added: None nowhere, True everywhere, or a mask."""
+        mode = instruction.form.accumulate
+        group = None if mode is False else storage.touched.some_of(view)
         if mode is True and group is not True:
             self.notice(
                 "accumulate_unset",
                 f"{instruction.opcode}: accumulate=True, but no matmul has initialised "
-                f"`dst` {list(view.shape)}",
+                f"`{view.buffer.name or 'dst'}` {list(view.shape)}",
                 instruction.where,
             )
             group = True
-        if mode is False:
-            group = None
-        if group is not None and storage.group_read:
-            self.notice(
-                "read_open_group",
-                f"{instruction.opcode}: adds to PSUM that was read after the previous matmul",
-                instruction.where,
-            )
-        storage.group_read = False
-        window = storage.window(view)
-        value = value.reshape(window.shape)
-        if group is not None:
-            old = storage.read(view)
-            if group is True and old is window or old.dtype == np.float32 == window.dtype:
-                np.add(window, value, out=value)
-            else:
-                value = _added(old, value, group)
-        put(window, value, view.dtype, storage.raw)
-        if storage.touched is not True:
-            storage.touch(view)
-
-    # ------------------------------------------------------------ dynamic addresses
-
-    def _gather(self, storage: Storage, view: View, skipped: list, skip: bool):
-        """Read through an index: one dynamic offset, or one for each partition."""
-        offsets, bad = self._offsets(view, skip)
-        base, rows = self._base(storage, view, offsets)
-        if rows is None:
-            return base
-        if bad is not None:
-            # A skipped transfer leaves its destination row as it was.
-            rows = np.where(bad[: len(rows)], 0, rows)
-            skipped[:] = [bad[: len(rows)]]
-        picked = base[rows]
-        return numerics.decode(picked, view.dtype) if storage.raw else picked
-
-    def _scatter(self, storage: Storage, view: View, value, instruction) -> None:
-        offsets, bad = self._offsets(view, _skips(instruction.form))
-        value = np.asarray(value)
-        base, rows = self._base(storage, view, offsets, write=True)
-        if rows is None:
-            put(base, value, view.dtype, storage.raw)
-            return
-        value = value.reshape(view.shape)
-        if bad is not None:
-            keep = ~bad[: len(rows)]
-            rows, value = rows[keep], value[keep]
-        # Row by row: with duplicate rows the last one wins, as transfers complete in order.
-        for row, data in zip(rows, value, strict=True):
-            put(base[row], data, view.dtype, storage.raw)
-
-    def _offsets(self, view: View, skip: bool):
-        """Dynamic indices of the view and a mask of those outside (only when skipping)."""
-        index = view.index
-        source = index.offset
-        raw = self.register(source) if isinstance(source, Register) else self.value(source)
-        found = np.asarray(raw).reshape(-1).astype(np.int64)
-        outside = (found < 0) | (found >= index.limit)
-        if not outside.any():
-            return found, None
-        if skip:
-            return found, outside
-        raise BoundsError(
-            f"dynamic index {int(found[outside][0])} is outside `{view.buffer.name}` "
-            f"(legal: 0 to {index.limit - 1})",
-            code="sim.dynamic_bounds",
-            rule="with oob_mode.error every dynamic index must be inside its dimension",
-            fix="check the indices, or pass oob_mode=nisa.oob_mode.skip",
-            neuron="NRT_EXEC_OOB 1006",
-        )
-
-    def _base(self, storage: Storage, view: View, offsets, write: bool = False):
-        """The window a dynamic access moves over, and the row numbers to take from it.
-
-        For a scalar offset the window itself (rows None); for vector offsets a window whose
-        first dimension runs over all legal positions.
-        """
-        index = view.index
-        if index.kind == "tensor":
-            raise NotBuiltError("`.indirect()` is not simulated yet", code="sim.tensor_indirection")
-        if index.kind == "scalar":
-            offset = view.offset + index.stride * int(offsets[0])
-            moved = View(view.buffer, offset, view.steps, view.dtype)
-            return (storage.window(moved) if write else storage.read(moved)), None
-        steps = ((index.stride, index.limit), *view.steps[1:])
-        window = storage.window(View(view.buffer, view.offset, steps, view.dtype))
-        return window, offsets[: view.shape[0]]
+        if storage.seen.cells is not None:
+            if group is not None and storage.seen.some_of(view) is not None:
+                self.notice(
+                    "read_open_group",
+                    f"{instruction.opcode}: adds to PSUM that was read after the previous matmul",
+                    instruction.where,
+                )
+            storage.seen.remove(view)
+        return group
 
     # ------------------------------------------------------------ loops
 
     def bind_body(self, body: list) -> Callable[[], None]:
         """A callable that runs a list of instructions and loops in order."""
-        steps = [
-            self._bind_loop(node) if isinstance(node, Loop) else self.bind(node) for node in body
-        ]
+        self._prepare(body)
+        steps = [self.bind_node(node) for node in body]
 
         def run():
             for step in steps:
@@ -375,9 +480,39 @@ class Machine:
 
         return run
 
-    def _bind_loop(self, loop: Loop) -> Callable[[], None]:
-        body = self._bind_iteration(loop)
-        return lambda: self._run_loop(loop, body, None)
+    def _prepare(self, body: list) -> None:
+        """Bring memory into its final form, so that no bound window is left behind."""
+        for node in body:
+            if isinstance(node, Loop):
+                self._prepare(node.body)
+                continue
+            for view in node.views():
+                self.storage(view.buffer).settle(view)
+            for view in node.writes():
+                self.storage(view.buffer).own()
+
+    def bind_node(self, node: Instruction | Loop) -> Callable[[], None]:
+        """A callable that runs one instruction, or a whole loop."""
+        if isinstance(node, Loop):
+            body = self._bind_iteration(node)
+            return lambda: self._run_loop(node, body, None)
+        return self._first_checked(node) if node in self.unseen else self.bind(node)
+
+    def _first_checked(self, instruction: Instruction) -> Callable[[], None]:
+        """Run with every check when it is reached for the first time, bound from then on."""
+        bound: list[Callable[[], None]] = []
+
+        def step():
+            if bound:
+                bound[0]()
+            elif instruction in self.unseen:
+                self.unseen.discard(instruction)
+                self.execute(instruction)
+            else:
+                bound.append(self.bind(instruction))
+                bound[0]()
+
+        return step
 
     def _bind_iteration(self, loop: Loop) -> Callable[[], None]:
         """One iteration: PSUM tiles made in the body begin as untouched by any matmul."""
@@ -386,17 +521,21 @@ class Machine:
 
         def iteration():
             for tile in tiles:
-                tile.touched, tile.group_read = None, False
+                tile.touched.clear()
+                tile.seen.clear()
             body()
 
         return iteration if tiles else body
 
     def finish_loop(self, loop: Loop, low: int, high: int) -> None:
         """Run the iterations after the first, which ran while the body was recorded."""
-        if low < high:
-            self._run_loop(loop, self._bind_iteration(loop), low + loop.step)
-        else:
+        second = low + loop.step
+        if low >= high:
             self.trips.append((loop, 0))
+        elif self.register(loop.while_true) if loop.while_true is not None else second < high:
+            self._run_loop(loop, self._bind_iteration(loop), second)
+        else:
+            self.trips.append((loop, 1))
 
     def _run_loop(self, loop: Loop, body: Callable[[], None], start: int | None) -> None:
         """Run a loop from `start` (None: its own first value) and note its trip count."""
@@ -427,7 +566,7 @@ class Machine:
         return trips + 1
 
 
-def _step(form, given: dict, moving: list, writers: list) -> Callable[[], None]:
+def _step(form, given: dict, moving: list, writers: list, links) -> Callable[[], None]:
     """The fastest closure for this mix of inputs and outputs."""
     run = form.run
     if not moving and len(writers) == 1:
@@ -436,7 +575,11 @@ def _step(form, given: dict, moving: list, writers: list) -> Callable[[], None]:
 
     def step():
         for name, read in moving:
-            given[name] = read()
+            value = read()
+            if links.dropped:
+                links.dropped = False
+                return
+            given[name] = value
         result = run(**given)
         for name, write in writers:
             if name in result:
@@ -452,23 +595,3 @@ def _added(old, value, group):
     if group is True:
         return old + value.reshape(old.shape)
     return np.where(group.reshape(old.shape), old + value.reshape(old.shape), value)
-
-
-def _put_rows(window, value, dtype, raw: bool, skipped: list) -> None:
-    """Store the rows of a gather, leaving alone those whose index was outside."""
-    if not skipped:
-        put(window, value, dtype, raw)
-        return
-    keep = ~skipped.pop()
-    old = window[~keep].copy()
-    put(window, value, dtype, raw)
-    window[~keep] = old
-
-
-def _skips(form) -> bool:
-    """Whether the instruction drops transfers whose dynamic address is outside."""
-    return getattr(getattr(form, "oob_mode", None), "name", "error") == "skip"
-
-
-def _blank_value(buffer: Buffer):
-    return numerics.uninitialised(buffer.dtype)

@@ -8,50 +8,181 @@ reinterprets them, or when buffers alias by explicit address.  HBM is kept in it
 import numpy as np
 
 from opentrn.base import numerics
-from opentrn.isa import Buffer, View
+from opentrn.isa import Buffer, View, view_of
 
 # A row pitch that is a multiple of the page size makes strided access slow on the host
 # (measured 8 to 15 %), so every partition row is this many bytes longer than its data.
 PAD = 64
+# Windows a storage remembers; views that come again (a tile used by several instructions) do so
+# soon.
+WINDOWS = 32
+
+
+class Marks:
+    """Which elements of a buffer are marked: `cells` is None (none), True (all) or a mask.
+
+    A mask has one cell for each `unit` bytes, in rows like the memory it describes.  The marks of
+    buffers with explicit addresses share one mask of bytes; `origin` is where a buffer begins.
+    """
+
+    __slots__ = ("_pending", "buffer", "cells", "origin", "shared", "unit")
+
+    def __init__(self, buffer: Buffer, mask: np.ndarray | None = None, origin: int = 0):
+        self.buffer, self.cells, self.origin = buffer, mask, origin
+        self.shared, self._pending = mask is not None, 0
+        self.unit = 1 if self.shared else buffer.dtype.itemsize
+
+    def all_of(self, view: View) -> bool:
+        """Whether every element of the view is marked."""
+        if self.cells is True or self.cells is None:
+            return self.cells is True
+        return bool(self.window(view).all())
+
+    def some_of(self, view: View):
+        """None when nothing of the view is marked, True when everything is, else a mask."""
+        if self.cells is None or self.cells is True:
+            return self.cells
+        cells = self.window(view)
+        if cells.all():
+            return True
+        if not cells.any():
+            return None
+        return cells if cells.ndim == view.ndim else cells.any(-1)
+
+    def add(self, view: View) -> None:
+        """Mark the view."""
+        if self.cells is True:
+            return
+        if not self.shared and view.whole:
+            self.cells = True
+            return
+        if self.cells is None:
+            self.cells = self._blank()
+        self.window(view)[...] = True
+        self._grown(view.nbytes)
+
+    def _grown(self, nbytes: int) -> None:
+        """See whether everything is marked, once that many bytes have been."""
+        self._pending += nbytes
+        if self._pending >= self.buffer.nbytes and not self.shared:
+            self.cells = True if self.cells.all() else self.cells
+            self._pending = 0
+
+    def add_rows(self, view: View, rows: np.ndarray) -> None:
+        """Mark some positions of the view's first dimension."""
+        if self.cells is True:
+            return
+        if self.cells is None:
+            self.cells = self._blank()
+        cells = self.window(view)
+        cells[rows] = True
+        self._grown(rows.size * view.free_size * view.dtype.itemsize)
+
+    def all_rows(self, view: View, rows: np.ndarray) -> bool:
+        """Whether these positions of the view's first dimension are all marked."""
+        if self.cells is True or not rows.size:
+            return True
+        return self.cells is not None and bool(self.window(view)[rows].all())
+
+    def remove(self, view: View) -> None:
+        """Clear the marks of the view."""
+        if self.cells is None:
+            return
+        if not self.shared and view.whole:
+            self.cells = None
+            return
+        if self.cells is True:
+            self.cells = ~self._blank()
+        self.window(view)[...] = False
+
+    def clear(self) -> None:
+        """Clear every mark of the buffer."""
+        self.remove(view_of(self.buffer))
+
+    def missing(self, view: View) -> float:
+        """Share of the view's elements that are not marked, 0 to 1."""
+        if self.cells is True or self.cells is None:
+            return 0.0 if self.cells is True else 1.0
+        return 1.0 - float(self.window(view).mean())
+
+    def window(self, view: View) -> np.ndarray:
+        """The cells of the view as a strided array; several for an element in a last dimension."""
+        item = view.dtype.itemsize
+        if item < self.unit:
+            self.cells, self.unit = np.repeat(self.cells, self.unit, axis=-1), 1
+        mask, cells = self.cells, item // self.unit
+        shape, strides, offset = view.numpy_layout(cells, mask.strides[0])
+        if cells > 1:
+            shape, strides = (*shape, cells), (*strides, 1)
+        return np.ndarray(shape, np.bool_, mask, offset + self.origin, strides)
+
+    def _blank(self) -> np.ndarray:
+        buffer = self.buffer
+        cells = buffer.free * (buffer.dtype.itemsize // self.unit)
+        return np.zeros((buffer.shape[0], cells) if buffer.on_chip else (cells,), np.bool_)
 
 
 class Storage:
     """The memory of one buffer.
 
     `array` is [partitions, pitch] on chip and flat in HBM; `raw` says whether it holds storage
-    bytes instead of carrier values.  `written` is True (all), None (nothing) or a mask with one
-    cell for each `unit` bytes.  `touched` is the same for matmul results in PSUM.  `origin` is
-    the byte at which the buffer begins in `array` (buffers with explicit addresses share one).
+    bytes instead of carrier values.  `written` marks what somebody wrote, `touched` the results of
+    matmuls in PSUM, `seen` those that have been read.  `origin` is the byte at which the buffer
+    begins in `array` (buffers with explicit addresses share one).  `borrowed` memory belongs to
+    the caller and is copied before the first write.
     """
 
     __slots__ = (
         "array",
+        "borrowed",
         "buffer",
-        "group_read",
         "origin",
-        "pending",
         "raw",
+        "seen",
         "touched",
-        "unit",
+        "windows",
         "written",
     )
 
-    def __init__(self, buffer: Buffer, array: np.ndarray, raw: bool, written=None, origin=0):
-        self.buffer, self.array, self.raw, self.origin = buffer, array, raw, origin
-        self.written, self.touched = written, None
-        self.unit, self.pending, self.group_read = buffer.dtype.itemsize, 0, False
+    def __init__(self, buffer: Buffer, array: np.ndarray, raw: bool):
+        self.buffer, self.array, self.raw, self.origin = buffer, array, raw, 0
+        self.written, self.touched, self.seen = Marks(buffer), Marks(buffer), Marks(buffer)
+        self.borrowed = False
+        self.windows: dict[int, tuple[View, np.ndarray]] = {}
 
     # ------------------------------------------------------------ addressing
 
     def window(self, view: View) -> np.ndarray:
         """The view as a zero-copy strided array of carrier values (or of storage elements)."""
+        known = self.windows.get(id(view))
+        if known is not None:
+            return known[1]
+        if len(self.windows) >= WINDOWS:
+            self.windows.clear()
+        made = self.place(view)
+        # The view is kept beside its window, so that its id stays its own.
+        self.windows[id(view)] = view, made
+        return made
+
+    def place(self, view: View) -> np.ndarray:
+        """As `window`, for views that will not come again."""
         array = self.array
         if self.raw:
-            item = view.dtype.itemsize
-            shape, strides, offset = view.numpy_layout(item, array.strides[0])
-            return np.ndarray(shape, view.dtype.storage, array, offset + self.origin, strides)
+            shape, strides, offset = view.numpy_layout(view.dtype.itemsize, array.strides[0])
+            offset += self.origin
+            return np.ndarray(shape, view.dtype.storage, array, offset, strides)
         shape, strides, offset = view.numpy_layout(array.itemsize, array.strides[0])
         return np.ndarray(shape, array.dtype, array, offset, strides)
+
+    def watched(self, view: View) -> np.ndarray:
+        """As `read`, noting that matmul results have been seen."""
+        if self.touched.cells is not None:
+            self.seen.add(view)
+        return self.read(view)
+
+    def unread_group(self, view: View) -> bool:
+        """Whether the view holds matmul results of which nothing has been read."""
+        return self.touched.some_of(view) is not None and self.seen.some_of(view) is None
 
     def read(self, view: View) -> np.ndarray:
         """Carrier values of the view; shares memory where no conversion is needed."""
@@ -67,100 +198,70 @@ class Storage:
     def settle(self, view: View) -> None:
         """Turn values into bytes when `view` reinterprets them as another dtype."""
         if not self.raw and view.dtype != self.buffer.dtype:
-            self._become_raw()
+            self.to_bytes()
 
-    def _become_raw(self) -> None:
+    def own(self) -> None:
+        """Replace memory that belongs to the caller by a copy."""
+        if self.borrowed:
+            self.array, self.borrowed = self.array.copy(), False
+            self.windows.clear()
+
+    def to_bytes(self) -> None:
+        """Keep storage bytes from now on instead of carrier values."""
         dtype, free = self.buffer.dtype, self.buffer.free
-        on_chip = self.buffer.on_chip
-        values = self.array[:, :free] if on_chip else self.array
-        coded = numerics.encode(values, dtype)
-        if on_chip:
+        if self.buffer.on_chip:
+            coded = numerics.encode(self.array[:, :free], dtype)
             rows = fresh_rows(coded.shape[0], free * dtype.itemsize)
             rows[:, : free * dtype.itemsize] = coded.view(np.uint8).reshape(coded.shape[0], -1)
             self.array = rows
         else:
-            self.array = coded.view(np.uint8).reshape(-1)
+            self.array = numerics.encode(self.array, dtype).view(np.uint8).reshape(-1)
         self.raw = True
-        if isinstance(self.written, np.ndarray):
-            self.written = np.repeat(self.written, dtype.itemsize, axis=-1)
-        self.unit = 1
+        self.windows.clear()
 
-    # ------------------------------------------------------------ what has been written
+    def blank(self) -> None:
+        """Make every element that nobody wrote read as uninitialised."""
+        known = self.written.some_of(view_of(self.buffer))
+        if known is not True:
+            self._fill_blank(True if known is None else ~known)
 
-    def _cells(self, mask: np.ndarray, view: View) -> np.ndarray:
-        cells = max(1, view.dtype.itemsize // self.unit)
-        shape, strides, offset = view.numpy_layout(cells, mask.strides[0])
-        if cells > 1:
-            shape, strides = (*shape, cells), (*strides, 1)
-        return np.ndarray(shape, np.bool_, mask, offset, strides)
+    def wipe(self) -> None:
+        """Make every element read as uninitialised."""
+        self._fill_blank(True)
 
-    def _blank(self) -> np.ndarray:
-        buffer = self.buffer
-        cells = buffer.free * max(1, buffer.dtype.itemsize // self.unit)
-        shape = (buffer.shape[0], cells) if buffer.on_chip else (cells,)
-        return np.zeros(shape, np.bool_)
+    def _fill_blank(self, where) -> None:
+        value = numerics.uninitialised(self.buffer.dtype)
+        if self.raw:
+            value = numerics.encode(np.asarray(value), self.buffer.dtype)
+        np.copyto(self.place(view_of(self.buffer)), value, where=where)
 
-    def is_written(self, view: View) -> bool:
-        """Whether every element of the view has been written."""
-        if self.written is True:
-            return True
-        if self.written is None:
-            return False
-        return bool(self._cells(self.written, view).all())
 
-    def mark(self, view: View) -> None:
-        """Record that the view has been written."""
-        if self.written is True:
-            return
-        if view.whole:
-            self.written = True
-            return
-        if self.written is None:
-            self.written = self._blank()
-        self._cells(self.written, view)[...] = True
-        self.pending += view.size
-        if self.pending >= self.buffer.free * self.buffer.partitions:
-            self.written = True if self.written.all() else self.written
-            self.pending = 0
+class Arena:
+    """The bytes of a whole on-chip memory, for buffers with explicit addresses, which may alias."""
 
-    def unwritten_share(self) -> float:
-        """Share of the buffer's elements that nobody has written, 0 to 1."""
-        if self.written is True:
-            return 0.0
-        return 1.0 if self.written is None else 1.0 - float(self.written.mean())
+    def __init__(self, partitions: int, row_bytes: int):
+        self.array = fresh_rows(partitions, row_bytes)
+        # One mask each for what is written, touched by matmuls, and read since.
+        self.masks = [np.zeros(self.array.shape, np.bool_) for _ in range(3)]
 
-    # ------------------------------------------------------------ accumulation groups in PSUM
+    def storage(self, buffer: Buffer) -> Storage:
+        """The memory of a buffer at its address."""
+        made = Storage(buffer, self.array, raw=True)
+        made.origin = origin = buffer.partition * self.array.strides[0] + buffer.address
+        marks = (Marks(buffer, mask, origin) for mask in self.masks)
+        made.written, made.touched, made.seen = marks
+        return made
 
-    def group(self, view: View):
-        """What matmuls left in the view: None nothing, True everywhere, or a mask."""
-        if self.touched is None or self.touched is True:
-            return self.touched
-        cells = self._cells(self.touched, view)
-        if cells.all():
-            return True
-        return cells if cells.any() else None
 
-    def touch(self, view: View) -> None:
-        """Record a matmul result in the view."""
-        if self.touched is True:
-            return
-        if view.whole:
-            self.touched = True
-            return
-        if self.touched is None:
-            self.touched = self._blank()
-        self._cells(self.touched, view)[...] = True
-
-    def untouch(self, view: View) -> None:
-        """Record that something else than a matmul overwrote the view."""
-        if self.touched is None:
-            return
-        if view.whole:
-            self.touched = None
-            return
-        if self.touched is True:
-            self.touched = ~self._blank()
-        self._cells(self.touched, view)[...] = False
+def move(target: Storage, to: View, source: Storage, view: View) -> None:
+    """Copy a view to one of the same shape and dtype; bits are converted at most once."""
+    window, given, dtype = target.window(to), source.window(view), view.dtype
+    if target.raw == source.raw:
+        np.copyto(window, given)
+    elif source.raw:
+        numerics.decode(given, dtype, out=window)
+    else:
+        window[...] = numerics.encode(given, dtype, exact=True)
 
 
 def put(window: np.ndarray, value, dtype, raw: bool, known=None) -> None:

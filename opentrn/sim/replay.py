@@ -1,11 +1,12 @@
 """Run a recorded program again on new inputs: every instruction bound to memory once."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from opentrn.base import ShapeError, declare
 from opentrn.isa import Buffer, Instruction, Loop, Program, View
+from opentrn.sim.exposed import exposed
 from opentrn.sim.functional import Machine
 from opentrn.sim.memory import Storage
 from opentrn.sim.threads import one_blas_thread
@@ -26,40 +27,44 @@ class Replay:
     """
 
     def __init__(self, program: Program, chip):
-        self.program, self.machine = program, Machine(chip)
+        self.program, self.machine = program, Machine(chip, checking=False)
         self._reinterpreted = _reinterpreted(program)
+        self._exposed = exposed(program, chip)
+        self._written = {v.buffer for one in program.instructions() for v in one.writes()}
+        self._wipes: list[Callable[[], None]] = []
         for buffer in program.buffers:
             if buffer.space == "hbm":
                 self._hbm(buffer)
         self._steps = self._bind()
-        self._psum = [
-            storage
-            for buffer, storage in self.machine.storages.items()
-            if buffer.space == "psum"
-        ]
+        storages = self.machine.storages.values()
+        self._psum = [storage for storage in storages if storage.buffer.space == "psum"]
 
     def _hbm(self, buffer: Buffer) -> None:
         held = self.program.constants.get(buffer)
         if held is None:
-            self.machine.allocate(buffer)
+            storage = self.machine.allocate(buffer)
         else:
-            self.machine.adopt(buffer, np.ascontiguousarray(held))
+            storage = self.machine.adopt(buffer, np.ascontiguousarray(held))
+            if buffer in self._written:
+                storage.own()
+        if buffer in self._reinterpreted and not storage.raw:
+            storage.to_bytes()
+        if buffer in self._exposed:
+            self._wipes.append(storage.wipe)
+        storage.written.cells = True
 
-    def _bind(self) -> list:
+    def _bind(self) -> list[Callable[[], None]]:
         """Bind node by node; a tile's array serves the next tile once its last node is bound."""
         body = self.program.body
         last = _last_uses(body)
         free: dict[tuple, list[np.ndarray]] = {}
-        steps = []
+        steps: list[Callable[[], None]] = []
         for number, node in enumerate(body):
             buffers = _buffers(node)
             for buffer in buffers:
                 if buffer not in self.machine.storages:
-                    self._tile(buffer, free)
-            if isinstance(node, Loop):
-                steps.append(self.machine.bind_body([node]))
-            else:
-                steps.append(self.machine.bind(node))
+                    self._tile(buffer, free, steps)
+            steps.append(self.machine.bind_node(node))
             for buffer in buffers:
                 if buffer.on_chip and last[buffer] == number:
                     storage = self.machine.storages[buffer]
@@ -67,20 +72,29 @@ class Replay:
                         free.setdefault(_kind(buffer), []).append(storage.array)
         return steps
 
-    def _tile(self, buffer: Buffer, free: dict) -> None:
+    def _tile(self, buffer: Buffer, free: dict, steps: list) -> None:
         raw = buffer in self._reinterpreted
         known = free.get(_kind(buffer))
         if known and not raw and buffer.address is None:
-            self.machine.storages[buffer] = Storage(buffer, known.pop(), False, written=True)
+            storage = self.machine.storages[buffer] = Storage(buffer, known.pop(), False)
         else:
-            self.machine.allocate(buffer, raw=raw).written = True
+            storage = self.machine.allocate(buffer, raw=raw)
+        storage.written.cells = True
+        if buffer in self._exposed:
+            # Aliases by address may have been written before this tile's first use.
+            (self._wipes if buffer.address is not None else steps).append(storage.wipe)
 
     def __call__(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Outputs (storage dtypes) for these inputs; ShapeError when one does not fit."""
         self._load(inputs)
+        self.machine.trips.clear()
+        for wipe in self._wipes:
+            wipe()
         for storage in self._psum:
-            storage.touched, storage.group_read = None, False
-        with one_blas_thread():
+            storage.touched.clear()
+        for sums in self.machine.accumulators.values():
+            sums.fill(0)
+        with one_blas_thread(), np.errstate(all="ignore"):
             for step in self._steps:
                 step()
         return [self.read(buffer) for buffer in self.program.outputs]

@@ -17,6 +17,13 @@ declare(
     fix="use nl.fori_loop or nl.dynamic_range for bounds held in registers",
 )
 
+declare(
+    "nki.no_reorder",
+    "A device loop stands inside a no_reorder block.",
+    rule="inside nl.no_reorder() only static ranges are allowed",
+    fix="put the no_reorder block inside the loop body, or use nl.static_range",
+)
+
 
 def _static(start, stop, step) -> range:
     if any(isinstance(x, Register) for x in (start, stop, step)):
@@ -41,60 +48,80 @@ def static_range(start, stop=None, step=1) -> range:
 
 @contextmanager
 def no_reorder() -> Iterator[None]:
-    """Keep the operations of the block in program order (which is always kept here)."""
-    yield
+    """Keep the operations of the block in program order (which is always kept here).
+
+    Device loops inside are refused (UsageError `nki.no_reorder`).
+    """
+    session = current()
+    session.ordered += 1
+    try:
+        yield
+    finally:
+        session.ordered -= 1
 
 
-def _check_step(step: Any) -> None:
-    if not isinstance(step, int) or step < 1:
-        raise UsageError(f"step {step!r} of a device loop", code="nki.loop")
+@contextmanager
+def _body(session, runs: bool) -> Iterator[None]:
+    """Open a loop body that is built once, and run meanwhile as the first iteration if `runs`.
 
-
-def _record(session, counter: VirtualRegister, first: int, runs: bool) -> Iterator[VirtualRegister]:
-    """Open a loop body, let the caller build it once, running it as the first iteration."""
+    Memory that the body releases is kept: later iterations use the same tiles.
+    """
+    if session.ordered:
+        raise UsageError("a device loop inside nl.no_reorder()", code="nki.no_reorder")
     session.builder.open_loop()
-    session.machine.registers[counter.number] = first
+    session.machine.hold()
     session.recording_only += not runs
     try:
-        yield counter
+        yield
     finally:
         session.recording_only -= not runs
 
 
-def _bounds(session, lower, upper) -> tuple[int, int]:
+def _bounds(session, lower, upper, step: Any) -> tuple[int, int]:
+    """First and last value known now; an empty range where nothing runs."""
+    if not isinstance(step, int) or step < 1:
+        raise UsageError(f"step {step!r} of a device loop", code="nki.loop")
+    if session.recording_only:
+        return 0, 0
     return session.machine.register(lower), session.machine.register(upper)
+
+
+def _counter(session, first: int) -> VirtualRegister:
+    made = VirtualRegister(session.builder.register().number, session.machine, "i", loop=True)
+    session.machine.registers[made.number] = first
+    return made
+
+
+def _finish(session, low: int, high: int, **loop) -> None:
+    made = session.builder.close_loop(where=user_line(), **loop)
+    if not session.recording_only:
+        session.machine.finish_loop(made, low, high)
+    session.machine.let_go()
 
 
 def dynamic_range(start, stop=None, step=1) -> Iterator[VirtualRegister]:
     """Iterate on the device: the body is built once, with the counter as a register.
 
-    Bounds may be registers; `step` is a positive constant.
+    Bounds may be registers; `step` is a positive constant.  The body may not `break` or `return`:
+    the device would not see it (UsageError `isa.open_loop` when the kernel ends).
     """
-    _check_step(step)
     session = current()
     lower, upper = (0, start) if stop is None else (start, stop)
-    low, high = _bounds(session, lower, upper)
-    counter = VirtualRegister(session.builder.register().number, session.machine, "i", loop=True)
-    yield from _record(session, counter, low, low < high)
-    _finish(session, counter, lower, upper, step, low, high)
-
-
-def _finish(session, counter, lower, upper, step, low: int, high: int) -> None:
-    loop = session.builder.close_loop(
-        counter=counter, start=lower, stop=upper, step=step, where=user_line()
-    )
-    session.machine.finish_loop(loop, low, high)
+    low, high = _bounds(session, lower, upper, step)
+    counter = _counter(session, low)
+    with _body(session, low < high):
+        yield counter
+    _finish(session, low, high, counter=counter, start=lower, stop=upper, step=step)
 
 
 def fori_loop(lower, upper, body_fun: Callable, step=1) -> None:
     """Run `body_fun(i)` on the device for i from lower to upper (exclusive) by step."""
-    _check_step(step)
     session = current()
-    low, high = _bounds(session, lower, upper)
-    counter = VirtualRegister(session.builder.register().number, session.machine, "i", loop=True)
-    for i in _record(session, counter, low, low < high):
-        body_fun(i)
-    _finish(session, counter, lower, upper, step, low, high)
+    low, high = _bounds(session, lower, upper, step)
+    counter = _counter(session, low)
+    with _body(session, low < high):
+        body_fun(counter)
+    _finish(session, low, high, counter=counter, start=lower, stop=upper, step=step)
 
 
 def while_loop(init, body_fun: Callable) -> None:
@@ -102,15 +129,17 @@ def while_loop(init, body_fun: Callable) -> None:
     session = current()
     condition = VirtualRegister(session.builder.register().number, session.machine, "while")
     nisa.register_move(condition, init)
-    runs = session.machine.register(condition) != 0
-    session.builder.open_loop()
-    session.recording_only += not runs
-    try:
+    runs = not session.recording_only and session.machine.register(condition) != 0
+    with _body(session, runs):
         given = VirtualRegister(session.builder.register().number, session.machine, "r")
         nisa.register_move(given, condition)
         result = body_fun(given)
+        if not isinstance(result, Register):
+            raise UsageError(
+                f"the body of a while_loop returned {result!r}",
+                code="nki.loop",
+                rule="the body returns the register that is the next condition",
+                fix="return the register it was given, or another one",
+            )
         nisa.register_move(condition, result)
-    finally:
-        session.recording_only -= not runs
-    loop = session.builder.close_loop(while_true=condition, where=user_line())
-    session.machine.finish_loop(loop, 0, 1 if runs else 0)
+    _finish(session, 0, 1 if runs else 0, while_true=condition)
