@@ -20,9 +20,10 @@ _MX = 0.25
 class Detail(NamedTuple):
     """What is known of one kind of event: bytes by memory, and how it uses its engine.
 
-    `busy_ns` is its engine time at full speed (0 for a transfer); `dtype` the moving operand's on
-    the Tensor Engine; `weight` its BF16-equivalent; `dynamic` who generates a transfer's
-    descriptors: "static", "hardware", "software", or "" for engine work.
+    `transpose` says that a matmul only passes its stationary operand through; `busy_ns` is the
+    engine time at full speed (0 for a transfer); `dtype` the moving operand's on the Tensor Engine,
+    `weight` its BF16-equivalent; `dynamic` who generates a transfer's descriptors: "static",
+    "hardware", "software", or "" for engine work.
     """
 
     read: dict[str, int]
@@ -57,7 +58,7 @@ def _of(one: Instruction) -> tuple[tuple, Detail]:
     detail = Detail(
         read,
         written,
-        one.opcode == "nc_transpose" or bool(getattr(form, "is_transpose", False)),
+        bool(getattr(form, "is_transpose", False)),
         form.cost.busy_ns,
         dtype,
         _weight(dtype, form.chip.generation),

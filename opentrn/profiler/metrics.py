@@ -206,7 +206,7 @@ def _carried(table: Table) -> float:
     """Bytes that transfers from or to HBM move; HBM to HBM counts once, as the DMA carries it."""
     pairs = zip(table.source, table.target, strict=True)
     touches = np.array(["hbm" in source or "hbm" in target for source, target in pairs], bool)
-    return float(np.maximum(table.read, table.written)[touches & table.on(DMA)].sum())
+    return float(np.maximum(table.read, table.written)[touches].sum())
 
 
 def _memories(table: Table, known: list[Detail | None]) -> dict[str, Any]:
@@ -217,12 +217,11 @@ def _memories(table: Table, known: list[Detail | None]) -> dict[str, Any]:
         ):  # fmt: skip
             share = _shares(words, column, known, space, verb)
             found[f"{space}_{verb}_bytes"] = round(float(share.sum()))
-    engine = ~table.on(DMA) & ~table.issue
     out = [
         "psum" in source and "sbuf" in target
         for source, target in zip(table.source, table.target, strict=True)
     ]
-    moves = engine & np.array(out, bool)
+    moves = ~table.on(DMA) & np.array(out, bool)
     found["psum_read_sbuf_write_count"] = int(moves.sum())
     found["psum_read_sbuf_write_bytes"] = int(table.written[moves].sum())
     return found

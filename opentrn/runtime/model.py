@@ -82,7 +82,7 @@ class Model:
         arrays = to_arrays(self.inputs, inputs)
         writers = self._writers(inputs)
         replay = self._replay
-        del replay.machine.trips[:]
+        replay.machine.trips.clear()
         found = replay(arrays)
         self._trips = list(replay.machine.trips)
         for buffer, write in writers:

@@ -9,11 +9,12 @@ import pytest
 import opentrn.nki as nki
 import opentrn.nki.isa as nisa
 import opentrn.nki.language as nl
-from opentrn import sim
+from opentrn import runtime, sim
 from opentrn.base import FileFormatError, MissingFileError, UnknownNameError
 from opentrn.profiler import METRICS, compare, load_summary, save_summary, summarize, top_lines
 from opentrn.profiler.metrics import ABSENT
 from tests.profiler import golden, traces
+from tests.runtime import kernels
 
 
 def test_arithmetic_by_hand():
@@ -63,6 +64,22 @@ def test_transfers_by_hand():
     assert found["sync_engine_active_time"] == pytest.approx(20e-9)
     assert found["gpsimd_engine_active_time"] == pytest.approx(20e-9)
     assert found["sync_engine_instruction_count"] == 2
+
+
+def test_transfers_of_two_sizes_count_as_the_larger():
+    made = traces.Maker()
+    made.trace.add("dma.q0", "dma_copy", 0, 100, bytes_read=8192, bytes_written=4096, source="hbm",
+                   target="sbuf")  # fmt: skip
+    made.trace.add("dma.q0", "dma_copy", 100, 200, bytes_read=1024, bytes_written=1024,
+                   source="hbm", target="hbm")  # fmt: skip
+    made.trace.add("dma.q0", "dma_copy", 200, 300, bytes_read=512, bytes_written=512, source="sbuf",
+                   target="sbuf")  # fmt: skip
+    found = summarize(made.trace, "trn2")
+    assert found["dma_transfer_total_bytes"] == 8192 + 1024 + 512
+    assert (found["hbm_read_bytes"], found["hbm_write_bytes"]) == (9216, 1024)
+    assert found["sbuf_write_bytes"] == 4096 + 512
+    # HBM to HBM is carried once, and what stays on the chip not at all.
+    assert found["roofline_time"] == pytest.approx((8192 + 1024) / 368e9)
 
 
 def test_overlap_on_one_engine_counts_once():
@@ -122,6 +139,14 @@ def test_lines_by_hand():
     assert rows[0].busy == pytest.approx(4 * 900e-9)
     assert sum(line.path for line in rows) == pytest.approx(traces.page().end * 1e-9)
     assert [line.place for line in top_lines(traces.page(), 2)] == ["kernel.txt:2", "kernel.txt:5"]
+
+
+def test_lines_off_the_path_are_ordered_by_work():
+    made = traces.Maker()
+    made.matmul(0, 100, where=traces.line(1))
+    made.work("vector", 0, 20, where=traces.line(2))
+    made.work("vector", 20, 60, where=traces.line(3))
+    assert [line.place[-1] for line in top_lines(made.trace)] == ["1", "3", "2"]
 
 
 # ---------------------------------------------------------------------- real programs
@@ -189,6 +214,44 @@ def test_float32_counts_four_times():
     # 2 x 512 columns x 4 passes and two transposes of 128 x 2 passes, at half speed while cold.
     full = (2 * 512 * 4 + 2 * 128 * 2) / 2.4e9
     assert found["throttle_time"] == pytest.approx(found["tensor_engine_instruction_time"] - full)
+
+
+@nki.jit
+def passed_through(x):
+    """The transpose of x [128, 128] as a matmul with the identity that only moves bits."""
+    out = nl.ndarray((128, 128), dtype=x.dtype, buffer=nl.shared_hbm)
+    tile = nl.ndarray((128, 128), dtype=x.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=tile, src=x)
+    acc = nl.ndarray((128, 128), dtype=nl.float32, buffer=nl.psum)
+    nisa.nc_matmul(dst=acc, stationary=tile, moving=tile, is_transpose=True)
+    nisa.tensor_copy(dst=tile, src=acc)
+    nisa.dma_copy(dst=out, src=tile)
+    return out
+
+
+def test_a_matmul_that_transposes_is_no_model_work():
+    ran = nki.run(passed_through, np.eye(128, dtype=np.float32))
+    trace = sim.timeline(ran.program, ran.chip).trace()
+    found = summarize(trace, ran.chip, program=ran.program)
+    assert found["transpose_flops"] == found["hardware_flops"] == 2 * 128**3
+    assert found["model_flops"] == found["mfu_estimated_percent"] == 0
+    # Only the program knows.
+    assert summarize(trace, ran.chip)["transpose_flops"] == 0
+
+
+def test_device_loops_have_no_gaps_in_their_path():
+    x = kernels.floats((128, 4))
+    count = np.full((1, 1), 6, np.int32)
+    model = runtime.load(kernels.compiled(kernels.as_often_as_told, x, count))
+    model(x, count)
+    timeline = model.time()
+    found = summarize(timeline.trace(), model.device.chip, program=model.program)
+    assert found.opcodes["tensor_scalar"] == 6
+    assert "unknown" not in found.path
+    assert sum(found.path.values()) == pytest.approx(1.0)
+    assert found["vector_engine_active_time"] == pytest.approx(
+        timeline.engine_busy_ns["vector"] * 1e-9
+    )
 
 
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float32])

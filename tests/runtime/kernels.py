@@ -50,6 +50,22 @@ def through_hbm(x):
     return out
 
 
+@nki.jit
+def as_often_as_told(x, count):
+    """Adds 1 to x as often as the first element of `count` says."""
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    tile = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.sbuf)
+    told = nl.ndarray((1, 1), dtype=nl.int32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=tile, src=x)
+    nisa.dma_copy(dst=told, src=count)
+    turns = nisa.register_alloc()
+    nisa.register_load(dst=turns, src=told)
+    for _ in nl.dynamic_range(0, turns):
+        nisa.tensor_scalar(dst=tile, data=tile, op0=nl.add, operand0=1)
+    nisa.dma_copy(dst=out, src=tile)
+    return out
+
+
 def compiled(kernel, *arrays):
     return Executable.of(nki.run(kernel, *arrays).program)
 
