@@ -14,7 +14,7 @@ from opentrn.nki import isa as nisa
 from opentrn.nki import language as nl
 from opentrn.nki.jit import jit
 from opentrn.nki.kernels.matmul import operand_dtype
-from opentrn.nki.kernels.tiles import Balance, ahead, cover, sheet, spans, transposed
+from opentrn.nki.kernels.tiles import Balance, cover, pipelined, sheet, spans, transposed
 
 declare(
     "kernels.attention_head",
@@ -31,10 +31,9 @@ LOWEST = {"bool": -1e38, "float": -3.4028234663852886e38}
 LEAST_SUM = 1e-30
 # Bytes of a partition for the keys and values of the heads that are held together.
 HELD_BYTES = 48 << 10
-# Scores of a tile of queries that stay in PSUM: two of eight banks, for two tiles at a time.
-PSUM_SCORES = 1024
-# Groups of heads whose scores are computed before the first of them is multiplied with values.
-AHEAD = 1
+# Scores of a tile of queries that stay in PSUM.  Three groups have scores at a time, so more than
+# this many would leave no banks for other work, and it pays to copy them to SBUF.
+PSUM_SCORES = 768
 
 
 def _rows_of_heads(x, batch: int, heads: tuple[int, int]):
@@ -92,16 +91,17 @@ class Mask:
         return made
 
 
-class Scores:
-    """How products of queries and keys become probabilities, but for the division."""
+class Scoring:
+    """How products of queries and keys become probabilities: what all groups of heads share."""
 
-    def __init__(self, scale: float, mask, causal: bool, dtype, balance: Balance):
-        self.causal, self.dtype, self.balance = causal, dtype, balance
+    def __init__(self, scale: float, mask, causal: bool, dtype):
+        self.causal, self.dtype, self.balance = causal, dtype, Balance()
         self.mask = None if mask is None else Mask(mask)
         # A maximum commutes with a positive factor only: another sign goes to the queries.
         self.sign, self.scale = (scale > 0) - (scale < 0), abs(scale) or 1.0
         # Numbers of a mask are added to scaled scores; otherwise exp takes the factor along.
         self.numbers = mask is not None and self.mask.kind == "float"
+        self.factor = 1.0 if self.numbers else self.scale
         self.later = self.identity = None
         if not self.numbers and (causal or mask is not None):
             self.identity = nl.shared_identity_matrix(nl.tile_size.pmax, nl.bfloat16)
@@ -118,117 +118,214 @@ class Scores:
             return 1
         return max(1, min(heads, nl.tile_size.psum_bank_fmax // max(keys, width)))
 
-    def of(self, pairs: list, batch: int, head: int, rows: tuple[int, int]):
-        """(unnormalised probabilities [T, G, S], one over their sums [T, G]) of G heads.
-
-        `pairs` holds the queries [D, T] and keys [D, S] of each head, `head` is the first.
-        """
-        height, keys = rows[1] - rows[0], pairs[0][1].shape[1]
-        added = None if self.mask is None else self.mask.rows(batch, head, rows, keys)
-        in_psum = not self.numbers and len(pairs) * keys <= PSUM_SCORES
-        memory = nl.psum if in_psum else nl.sbuf
-        raw = nl.ndarray((height, len(pairs), keys), nl.float32, memory)
-        for n, (q, k) in enumerate(pairs):
-            for first, last in spans(keys, nl.tile_size.psum_bank_fmax):
-                block = raw[:, n, first:last]
-                total = block
-                if not in_psum:
-                    total = nl.ndarray((height, last - first), nl.float32, nl.psum)
-                nisa.nc_matmul(total, q, k[:, first:last], accumulate=False)
-                part = None if added is None else added[:, first:last]
-                if self.numbers:
-                    nisa.scalar_tensor_tensor(
-                        block, total, nl.multiply, self.scale, nl.add, part
-                    )
-                    self.balance.vector += last - first
-                    continue
-                self._hide(total, part, (first, last), rows)
-                if not in_psum:
-                    self.balance.copy(block, total)
-        if self.numbers and self.causal and rows[0] < keys:
-            hide_later(raw[:, 0, rows[0] : keys], float("-inf"))
-        return self._softmax(raw)
-
-    def _hide(self, total, part, columns: tuple[int, int], rows: tuple[int, int]) -> None:
-        """Add HIDDEN to scores in PSUM, by a product of the identity with the mask."""
-        height = total.shape[0]
-        if part is not None:
-            nisa.nc_matmul(total, self.identity[0:height, 0:height], part, accumulate=True)
-        first, last = max(columns[0], rows[0]), min(columns[1], rows[1])
-        if self.causal and first < last:
-            later = self.later[0:height, first - rows[0] : last - rows[0]]
-            block = total[:, first - columns[0] : last - columns[0]]
-            nisa.nc_matmul(block, self.identity[0:height, 0:height], later, accumulate=True)
-
-    def _softmax(self, raw):
-        height, heads, keys = raw.shape
-        factor = 1.0 if self.numbers else self.scale
-        peak = nl.ndarray((height, heads), nl.float32, nl.sbuf)
-        nisa.tensor_reduce(peak, nl.maximum, raw, axis=2, negate=True)
-        if self.mask is not None:
-            lowest = -LOWEST[self.mask.kind]
-            nisa.tensor_scalar(peak, peak, nl.minimum, lowest, op1=nl.multiply, operand1=factor)
-        elif factor != 1.0:
-            nisa.tensor_scalar(peak, peak, nl.multiply, factor)
-        grown = nl.ndarray((height, heads, keys), self.dtype, nl.sbuf)
-        total = nl.ndarray((height, heads), nl.float32, nl.sbuf)
-        for n in range(heads):
-            own = slice(n, n + 1)
-            nisa.activation_reduce(
-                grown[:, n, :],
-                nl.exp,
-                raw[:, n, :],
-                nl.add,
-                total[:, own],
-                bias=peak[:, own],
-                scale=factor,
-            )
-        if self.mask is not None:
-            nisa.tensor_scalar(total, total, nl.maximum, LEAST_SUM)
-        share = nl.ndarray((height, heads), nl.float32, nl.sbuf)
-        nisa.reciprocal(share, total)
-        self.balance.vector += heads * keys
-        self.balance.scalar += heads * keys
-        return grown, share
-
 
 class Held:
     """Keys [D, n, S] and values [≤128, S/128, n·D] of n heads of one batch, in SBUF."""
 
-    def __init__(self, k, v, batch: int, heads: tuple[int, int], dtypes, balance: Balance):
+    def __init__(self, k, v, batch: int, heads: tuple[int, int], dtype, balance: Balance):
         pmax, (count, width) = nl.tile_size.pmax, k.shape[2:]
-        self.width, self.count, self.first, self.balance = width, count, heads[0], balance
         key_rows, value_rows = _rows_of_heads(k, batch, heads), _rows_of_heads(v, batch, heads)
-        self.k = nl.ndarray((width, heads[1] - heads[0], count), dtypes[0], nl.sbuf)
+        self.k = nl.ndarray((width, heads[1] - heads[0], count), dtype, nl.sbuf)
         shape = (min(count, pmax), cover(count, pmax), value_rows.columns)
         self.v = nl.ndarray(shape, v.dtype, nl.sbuf)
         for rows in spans(count, pmax):
-            transposed(key_rows.tile(rows), dtypes[0], balance, width, self.k, rows[0])
+            transposed(key_rows.tile(rows), dtype, balance, width, self.k, rows[0])
         for block, rows in enumerate(spans(count, pmax)):
             value_rows.load(self.v[0 : rows[1] - rows[0], block, :], rows[0])
 
-    def keys(self, head: int, count: int):
-        """The first `count` keys of a head, [D, S]."""
-        return self.k[:, head - self.first, 0:count]
 
-    def weighted(self, dst, grown, share, heads: list[int]) -> None:
-        """dst [T, G·D] = grown [T, G, S] · values · share [T, G], with each one's key head."""
-        height, count, keys = grown.shape
-        pmax, balance = nl.tile_size.pmax, self.balance
-        blocks = list(spans(keys, pmax))
-        flat = grown.reshape((height, count * keys))
-        turned = transposed(flat, grown.dtype, balance, min(keys, pmax))
-        total = nl.ndarray((height, count, self.width), nl.float32, nl.psum)
-        for n, head in enumerate(heads):
-            start = (head - self.first) * self.width
-            for block, (first, last) in enumerate(blocks):
+class Queries:
+    """A tile of queries of some heads: transposed [D, n, T], and the tile of their results."""
+
+    def __init__(self, source, rows: tuple[int, int], width: int, dtype, scoring: Scoring):
+        tile = source.tile(rows)
+        self.turned = transposed(tile, dtype, scoring.balance, width)
+        if scoring.sign != 1:
+            nisa.tensor_scalar(self.turned, self.turned, nl.multiply, float(scoring.sign))
+        self.done = nl.ndarray(tile.shape, source.dtype, nl.sbuf)
+
+
+class Group:
+    """Some heads of a tile of queries, from scores to results in five stages.
+
+    `pairs` holds (queries [D, T], keys [D, S], values [≤128, S/128, D]) of each head.
+    """
+
+    def __init__(self, scoring: Scoring, batch: int, head: int, rows: tuple[int, int]):
+        self.scoring, self.batch, self.head, self.rows = scoring, batch, head, rows
+        self.height = rows[1] - rows[0]
+
+    def multiply(self, pairs: list) -> None:
+        """Scores [T, G, S], with what is hidden added."""
+        scoring, height = self.scoring, self.height
+        self.pairs, keys = pairs, pairs[0][1].shape[1]
+        mask = scoring.mask
+        added = None if mask is None else mask.rows(self.batch, self.head, self.rows, keys)
+        in_psum = not scoring.numbers and len(pairs) * keys <= PSUM_SCORES
+        memory = nl.psum if in_psum else nl.sbuf
+        self.raw = nl.ndarray((height, len(pairs), keys), nl.float32, memory)
+        for n, (q, k, _) in enumerate(pairs):
+            for first, last in spans(keys, nl.tile_size.psum_bank_fmax):
+                total = block = self.raw[:, n, first:last]
+                if not in_psum:
+                    total = nl.ndarray((height, last - first), nl.float32, nl.psum)
+                nisa.nc_matmul(total, q, k[:, first:last], accumulate=False)
+                part = None if added is None else added[:, first:last]
+                if not scoring.numbers:
+                    self._hide(total, part, (first, last))
+                if not in_psum:
+                    self._take(block, total, part)
+        if scoring.numbers and scoring.causal and self.rows[0] < keys:
+            hide_later(self.raw[:, 0, self.rows[0] : keys], float("-inf"))
+
+    def _hide(self, total, part, columns: tuple[int, int]) -> None:
+        """Add HIDDEN to scores in PSUM, by a product of the identity with the mask."""
+        scoring, height, rows = self.scoring, self.height, self.rows
+        if part is not None:
+            nisa.nc_matmul(total, scoring.identity[0:height, 0:height], part, accumulate=True)
+        first, last = max(columns[0], rows[0]), min(columns[1], rows[1])
+        if scoring.causal and first < last:
+            later = scoring.later[0:height, first - rows[0] : last - rows[0]]
+            block = total[:, first - columns[0] : last - columns[0]]
+            nisa.nc_matmul(block, scoring.identity[0:height, 0:height], later, accumulate=True)
+
+    def _take(self, dst, total, part) -> None:
+        """Scores from PSUM to SBUF; a mask of numbers is added to what is already scaled."""
+        scoring = self.scoring
+        if not scoring.numbers:
+            scoring.balance.copy(dst, total)
+            return
+        scoring.balance.vector += dst.shape[1]
+        nisa.scalar_tensor_tensor(dst, total, nl.multiply, scoring.scale, nl.add, part)
+
+    def find_peaks(self) -> None:
+        """Minus the largest score of each row: [T, G]."""
+        scoring, (_, heads, keys) = self.scoring, self.raw.shape
+        self.peak = nl.ndarray((self.height, heads), nl.float32, nl.sbuf)
+        nisa.tensor_reduce(self.peak, nl.maximum, self.raw, axis=2, negate=True)
+        scoring.balance.vector += heads * keys
+    def exponentiate(self) -> None:
+        """Probabilities but for the division [T, G, S], and their sums [T, G]."""
+        scoring, (height, heads, keys) = self.scoring, self.raw.shape
+        self._scale_peak()
+        self.grown = nl.ndarray((height, heads, keys), scoring.dtype, nl.sbuf)
+        total = nl.ndarray((height, heads), nl.float32, nl.sbuf)
+        for n in range(heads):
+            nisa.activation_reduce(
+                self.grown[:, n, :],
+                nl.exp,
+                self.raw[:, n, :],
+                nl.add,
+                total[:, n : n + 1],
+                bias=self.peak[:, n : n + 1],
+                scale=scoring.factor,
+            )
+        scoring.balance.scalar += heads * keys
+        self.raw, self.total = None, total
+
+    def _scale_peak(self) -> None:
+        scoring, peak = self.scoring, self.peak
+        if scoring.mask is not None:
+            lowest, factor = -LOWEST[scoring.mask.kind], scoring.factor
+            nisa.tensor_scalar(peak, peak, nl.minimum, lowest, op1=nl.multiply, operand1=factor)
+        elif scoring.factor != 1.0:
+            nisa.tensor_scalar(peak, peak, nl.multiply, scoring.factor)
+
+    def turn(self) -> None:
+        """Blocks of at most 128 keys on partitions [≤128, G · blocks, T]; one over the sums."""
+        self.share = nl.ndarray(self.total.shape, nl.float32, nl.sbuf)
+        nisa.tensor_scalar(self.share, self.total, nl.maximum, LEAST_SUM, op1=nl.reciprocal)
+        height, heads, keys = self.grown.shape
+        flat = self.grown.reshape((height, heads * keys))
+        width = min(keys, nl.tile_size.pmax)
+        self.turned = transposed(flat, self.scoring.dtype, self.scoring.balance, width)
+        self.blocks, self.grown = list(spans(keys, nl.tile_size.pmax)), None
+
+    def weigh(self, dst) -> None:
+        """dst [T, G·D] = probabilities · values, over their sums."""
+        heads, width = len(self.pairs), self.pairs[0][2].shape[2]
+        total = nl.ndarray((self.height, heads, width), nl.float32, nl.psum)
+        for n, (_, _, values) in enumerate(self.pairs):
+            for block, (first, last) in enumerate(self.blocks):
                 rows = last - first
-                values = self.v[0:rows, block, start : start + self.width]
-                chosen = turned[0:rows, n * len(blocks) + block, :]
-                nisa.nc_matmul(total[:, n, :], chosen, values, accumulate=block > 0)
-        shares = share.reshape((height, count, 1)).broadcast(2, self.width)
-        nisa.tensor_tensor(dst.reshape((height, count, self.width)), total, shares, nl.multiply)
-        balance.vector += count * self.width
+                chosen = self.turned[0:rows, n * len(self.blocks) + block, :]
+                part = values[0:rows, block, :]
+                nisa.nc_matmul(total[:, n, :], chosen, part, accumulate=block > 0)
+        shares = self.share.reshape((self.height, heads, 1)).broadcast(2, width)
+        out = dst.reshape((self.height, heads, width))
+        nisa.tensor_tensor(out, total, shares, nl.multiply)
+        self.scoring.balance.vector += heads * width
+        self.turned = self.pairs = None
+
+
+class Attention:
+    """All groups of heads of one attention, written as a pipeline of their stages."""
+
+    def __init__(self, q, k, v, out, scoring: Scoring):
+        self.q, self.k, self.v, self.out, self.scoring = q, k, v, out, scoring
+        self.width, self.keys, self.repeat = q.shape[3], k.shape[2], q.shape[1] // k.shape[1]
+        self.dtype = operand_dtype(q, k)
+        self.held_at = self.held = self.queries_at = self.queries = None
+
+    def run(self) -> None:
+        """Write every group."""
+        per_head = self.keys * self.dtype.itemsize
+        per_head += cover(self.keys, nl.tile_size.pmax) * self.width * self.v.dtype.itemsize
+        together = max(1, HELD_BYTES // per_head)
+        items = []
+        for batch in range(self.q.shape[0]):
+            for held in spans(self.k.shape[1], together):
+                for rows in spans(self.q.shape[2], nl.tile_size.pmax):
+                    items += self._groups(batch, held, rows)
+        # Exponentials come before the peaks of the next group: their small Vector Engine work
+        # must not wait behind a long reduction.
+        stages = [
+            (0, self.multiply),
+            (2, Group.exponentiate),
+            (1, Group.find_peaks),
+            (3, Group.turn),
+            (4, self.weigh),
+        ]
+        pipelined(items, stages)
+
+    def _groups(self, batch: int, held: tuple[int, int], rows: tuple[int, int]) -> list:
+        """The groups of heads of one tile of queries."""
+        first, last = held[0] * self.repeat, held[1] * self.repeat
+        seen = self.scoring.keys_for(rows, self.keys)
+        found = []
+        for a, b in spans(last - first, self.scoring.together(seen, last - first, self.width)):
+            group = Group(self.scoring, batch, first + a, rows)
+            group.held, group.heads, group.inside = held, (first, last), (a, b)
+            found.append(group)
+        return found
+
+    def multiply(self, group: Group) -> None:
+        """The first stage of a group; loads keys, values and queries when they are new."""
+        batch, heads = group.batch, group.heads
+        if self.held_at != (batch, group.held):
+            self.held_at = (batch, group.held)
+            balance = self.scoring.balance
+            self.held = Held(self.k, self.v, batch, group.held, self.dtype, balance)
+        if self.queries_at != (batch, heads, group.rows):
+            self.queries_at = (batch, heads, group.rows)
+            source = _rows_of_heads(self.q, batch, heads)
+            self.queries = Queries(source, group.rows, self.width, self.dtype, self.scoring)
+        group.queries = self.queries
+        seen, pairs = self.scoring.keys_for(group.rows, self.keys), []
+        for n in range(*group.inside):
+            at = n // self.repeat
+            values = self.held.v[:, :, at * self.width : (at + 1) * self.width]
+            pairs.append((self.queries.turned[:, n, :], self.held.k[:, at, 0:seen], values))
+        group.multiply(pairs)
+
+    def weigh(self, group: Group) -> None:
+        """The last stage of a group; stores the results of the last group of a tile."""
+        (first, last), done = group.inside, group.queries.done
+        group.weigh(done[:, first * self.width : last * self.width])
+        if last == group.heads[1] - group.heads[0]:
+            target = self.out[group.batch][:, group.heads[0] : group.heads[1]]
+            sheet(target, columns=2).store(done, group.rows[0])
+        group.queries = None
 
 
 @jit
@@ -243,51 +340,7 @@ def attention(q, k, v, mask=None, scale=None, causal=False):
     batches, heads, queries, width = q.shape
     if width > nl.tile_size.pmax:
         raise LimitError(f"attention: heads of {width} elements", code="kernels.attention_head")
-    keys = k.shape[2]
     out = nl.ndarray((batches, queries, heads, width), q.dtype, nl.shared_hbm)
-    balance, dtypes = Balance(), (operand_dtype(q, k), v.dtype)
-    scores = Scores(1 / sqrt(width) if scale is None else scale, mask, causal, v.dtype, balance)
-    bytes_per_head = keys * dtypes[0].itemsize
-    bytes_per_head += cover(keys, nl.tile_size.pmax) * width * v.dtype.itemsize
-    together = max(1, HELD_BYTES // bytes_per_head)
-    for batch in range(batches):
-        for held_heads in spans(k.shape[1], together):
-            held = Held(k, v, batch, held_heads, dtypes, balance)
-            _queries(q, out[batch], batch, held, held_heads, heads // k.shape[1], scores)
+    scoring = Scoring(1 / sqrt(width) if scale is None else scale, mask, causal, v.dtype)
+    Attention(q, k, v, out, scoring).run()
     return out.permute((0, 2, 1, 3))
-
-
-def _queries(q, out, batch: int, held: Held, key_heads, share: int, scores: Scores) -> None:
-    """All queries of the heads that `held` serves."""
-    width, ours = held.width, (key_heads[0] * share, key_heads[1] * share)
-    given, target = _rows_of_heads(q, batch, ours), sheet(out[:, ours[0] : ours[1]], columns=2)
-    dtype, tiles = held.k.dtype, {}
-
-    def begin(rows):
-        tile = given.tile(rows)
-        turned = transposed(tile, dtype, held.balance, width)
-        if scores.sign != 1:
-            nisa.tensor_scalar(turned, turned, nl.multiply, float(scores.sign))
-        return turned, nl.ndarray(tile.shape, q.dtype, nl.sbuf)
-
-    def probabilities(item):
-        rows, (first, last) = item
-        if rows not in tiles:
-            tiles[rows] = begin(rows)
-        turned, seen = tiles[rows][0], scores.keys_for(rows, held.count)
-        pairs = [
-            (turned[:, h - ours[0], :], held.keys(h // share, seen)) for h in range(first, last)
-        ]
-        return scores.of(pairs, batch, first, rows)
-
-    items = []
-    for rows in spans(q.shape[2], nl.tile_size.pmax):
-        step = scores.together(scores.keys_for(rows, held.count), ours[1] - ours[0], width)
-        items += [(rows, (ours[0] + a, ours[0] + b)) for a, b in spans(ours[1] - ours[0], step)]
-    for (rows, (first, last)), (grown, over) in ahead(items, probabilities, AHEAD):
-        done = tiles[rows][1]
-        part = done[:, (first - ours[0]) * width : (last - ours[0]) * width]
-        held.weighted(part, grown, over, [h // share for h in range(first, last)])
-        if last == ours[1]:
-            target.store(done, rows[0])
-            del tiles[rows]

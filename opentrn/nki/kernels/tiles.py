@@ -127,6 +127,19 @@ def ahead(items: Iterable, make: Callable, depth: int = 1) -> Iterator[tuple]:
     yield from made
 
 
+def pipelined(items: list, stages: list[tuple[int, Callable]]) -> None:
+    """Every stage (lag, function) of every item, written `lag` steps after the item's first.
+
+    As in `ahead`, for longer chains: whatever a stage needs was written a whole step before, so
+    the engines that make it and the engine that uses it work on different items at a time.
+    Within a step the stages are written in the order given.
+    """
+    for step in range(len(items) + max(lag for lag, _ in stages)):
+        for lag, stage in stages:
+            if 0 <= step - lag < len(items):
+                stage(items[step - lag])
+
+
 def row_of(vector, partitions: int):
     """A vector in HBM repeated on every partition: a tile [partitions, N], by one DMA."""
     (stride, count) = merged(vector.get_pattern())[-1]
