@@ -51,7 +51,8 @@ def _own(value: Value, array: np.ndarray) -> np.ndarray:
 
 def run(value: Value, *args: np.ndarray) -> np.ndarray:
     """One op on carriers, rounded to its dtype."""
-    return carriers.settle(value.attrs.evaluate(value.type, *args), value.dtype)
+    result = value.attrs.evaluate(value.type, *args)
+    return result if value.attrs.exact else carriers.settle(result, value.dtype)
 
 
 def _ordered(graph: Graph, inputs: Arrays) -> list[np.ndarray]:

@@ -85,7 +85,8 @@ class Splat(Pattern):
 
 @dataclass(frozen=True)
 class Node(Pattern):
-    """An op on matching operands; attributes left out may be anything."""
+    """An op on matching operands; attributes left out may be anything, and so may the operands
+    when none is given (for ops that take any number of them)."""
 
     op: str
     args: tuple[Pattern, ...]
@@ -152,6 +153,9 @@ def _attributes_fit(shape: Node, value: Value) -> bool:
 
 
 def _match_args(shape: Node, value: Value, got: Bindings) -> Iterator[Bindings]:
+    if not shape.args:
+        yield got
+        return
     if len(shape.args) != len(value.args):
         return
     orders = [value.args]

@@ -11,7 +11,8 @@ from opentrn.graph.evaluate import run
 from opentrn.graph.ir import Graph, Value, relocate, remake
 from opentrn.graph.rules import Pattern, PatternBuilder, Rule, no
 
-FOLD_ELEMENTS = 1 << 16
+FOLD_BYTES = 4 << 20
+GENERATED = ("iota", "broadcast_in_dim")  # NumPy holds these as views, whatever their size
 
 
 class ReshapeTwice(Rule):
@@ -218,24 +219,25 @@ CLEAN = (
 )
 
 
-def fold(graph: Graph, elements: int = FOLD_ELEMENTS) -> Graph:
+def fold(graph: Graph, most_bytes: int = FOLD_BYTES) -> Graph:
     """The graph with everything computed that depends on constants alone.
 
-    Results of more than `elements` elements are left to be computed, and so are iota and repeated
+    Results of more than `most_bytes` bytes are left to be computed, and so are iota and repeated
     numbers, which cost nothing to make and much to store."""
     known: dict[Value, np.ndarray] = {}
     g = Builder()
 
     def change(value: Value, args: tuple[Value, ...]) -> Value:
         new = remake(value, args)
-        if value.size > elements or not all(a in known for a in args):
+        large = value.nbytes > most_bytes and value.op not in GENERATED
+        if large or not all(a in known for a in args):
             return new
         if new.op == "constant" and new.attrs.data.array is None:
             return new
         with np.errstate(all="ignore"):
             array = run(new, *(known[a] for a in args))
         made = new
-        if new.op not in ("constant", "iota", "broadcast_in_dim"):
+        if new.op not in GENERATED and new.op != "constant":
             stored = carriers.leave(array, new.dtype)
             made = g.constant(Data.of(np.array(stored), new.dtype))
         known[made] = array

@@ -257,7 +257,7 @@ def test_folding_computes_what_is_constant_and_nothing_else():
     assert folded.histogram() == {"constant": 2, "broadcast_in_dim": 1, "input": 1, "select": 1}
     array = np.random.default_rng(0).normal(size=(4, 4)).astype(np.float32)
     assert np.array_equal(evaluate(folded, [array])[0], np.tril(array))
-    assert fold(graph, elements=15).outputs == graph.outputs
+    assert fold(graph, most_bytes=15).outputs == graph.outputs
 
 
 def test_numbers_held_everywhere_are_seen():

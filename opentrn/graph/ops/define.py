@@ -132,7 +132,8 @@ class Op:
     Class facts: `operands` names the operands (a trailing `?` marks one that may be left out, a
     leading `*` any number of them); `law` is the shape rule in words, shown with every refusal;
     `commutative` lets patterns match in both orders; `choices` lists what a string attribute may
-    be; `composite` ops also have `decompose`.
+    be; `composite` ops also have `decompose`; `exact` ops only pass numbers on, so that their
+    results need no rounding.
     """
 
     name: ClassVar[str]
@@ -140,6 +141,7 @@ class Op:
     law: ClassVar[str] = ""
     commutative: ClassVar[bool] = False
     composite: ClassVar[bool] = False
+    exact: ClassVar[bool] = False
     abstract: ClassVar[bool] = True
     choices: ClassVar[dict[str, tuple[str, ...]]] = {}
     fields: ClassVar[dict[str, str]] = {}

@@ -80,6 +80,7 @@ class Gather(Op):
     vector places; window axes of size 1 in `collapsed_slice_dims` (and the batching axes)
     disappear, the others become `offset_dims` of the result.  Windows are pushed inside."""
 
+    exact = True
     operands = ("operand", "indices")
     law = ("0 ≤ slice size ≤ operand size, 1 on collapsed and batching axes; an index vector has "
            "one entry for each axis of start_index_map")

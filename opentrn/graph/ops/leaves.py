@@ -36,6 +36,7 @@ class Input(Op):
 class Constant(Op):
     """An array known when the graph is built, identified by its content."""
 
+    exact = True
     law = "dtype and shape are those of the data"
     data: Data
 

@@ -22,6 +22,8 @@ from opentrn.graph.ops.define import (
 class Movement(Op, abstract=True):
     """No arithmetic: the numbers of the operands, placed elsewhere."""
 
+    exact = True
+
     def flops(self, out: Type, *args: Type) -> int:
         return 0  # moving is not arithmetic
 
