@@ -529,3 +529,19 @@ def dot(stationary: np.ndarray, moving: np.ndarray, out: np.ndarray | None = Non
     """
     with np.errstate(all="ignore"):
         return np.matmul(_gemm_ready(stationary).T, _gemm_ready(moving), out=out)
+
+
+def dot_mx(stationary, stationary_scales, moving, moving_scales) -> np.ndarray:
+    """float32 product of two matrices [32g, M] and [32g, N] whose 32 rows share scales [g, ·].
+
+    Scales are float32 powers of two.  Beyond 2^±60 a scaled value could leave the range of float32
+    although its product with the other side's does not, so such matrices are taken in float64.
+    """
+    scales = np.concatenate([np.ravel(stationary_scales), np.ravel(moving_scales)])
+    kind = _F32 if ((scales <= 2.0**60) & (scales >= 2.0**-60)).all() else np.dtype(np.float64)
+    with np.errstate(all="ignore"):
+        left, right = (
+            values.astype(kind) * np.repeat(held.astype(kind), 32, axis=0)
+            for values, held in ((stationary, stationary_scales), (moving, moving_scales))
+        )
+        return dot(left, right).astype(_F32)

@@ -95,14 +95,17 @@ class Instr:
     Class attributes: `engines` (legal engines, preferred first), operands, `Dim`, `Flag`, `Value`,
     `RegIn`/`RegOut`, optional `state` (name of the engine state `run` reads and returns),
     `gathers` (operands that may use tensor indirection; the one after `dst` is the stream a
-    scatter follows), `cycles` (a CostLaw returning engine cycles) or `transfer` (DMA), `flops`
-    (default 0).  Methods: `run(i, **inputs) -> {output: value}`, optional `rules(i)` yielding
+    scatter follows), `example` (sizes of a legal form that reference pages may show), `partial`
+    (outputs are written in `parts`), `limited` (whether `outside` must be asked), `cycles` (a
+    CostLaw returning engine cycles) or `transfer` (DMA), `flops` (default 0).
+    Methods: `run(i, **inputs) -> {output: value}`, optional `rules(i)` yielding
     `(holds, rule, fix)`, optional `choose(i) -> engine`.
     """
 
     engines: tuple[str, ...] = ()
     state: str | None = None
     gathers: tuple[str, ...] = ()
+    example: dict[str, int] = {}
     partial = False
     limited = False
     generations: tuple[int, ...] = (2, 3, 4)

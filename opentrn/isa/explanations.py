@@ -2,7 +2,7 @@
 
 from opentrn.base import Explanation, declare
 from opentrn.isa.define import INSTRUCTIONS, Instr
-from opentrn.isa.operands import Dim, Flag, Operand, RegIn, RegOut, Value
+from opentrn.isa.operands import Dim, Flag, Operand, RegIn, RegOut, Several, Value
 
 # Parts that are laws of every instruction, not names of its own: (meaning, rule, fix).
 PARTS = {
@@ -67,11 +67,17 @@ def _own_part(kind: type[Instr], name: str, part: str) -> tuple[str, str, str] |
     if part in kind.dims:
         return _dimension(kind.dims[part], name)
     operand, _, dtype = part.partition(".")
-    declared = kind.parameters.get(operand)
+    declared = kind.operands.get(operand) or kind.parameters.get(operand)
     if dtype not in ("", "dtype") or declared is None:
         return None
     if isinstance(declared, Operand):
         return _dtypes(declared, operand, name) if dtype else _operand(declared, operand, name)
+    if isinstance(declared, Several) and not dtype:
+        return (
+            f"`{operand}` of {name} is no list it can take.",
+            f"`{operand}` is a list of 1 to {declared.most} tiles",
+            "",
+        )
     if isinstance(declared, Flag | Value | RegIn | RegOut) and not dtype:
         return f"{name} does not accept what `{operand}` was given.", declared.why, ""
     return None

@@ -38,8 +38,8 @@ def _pattern(value) -> tuple[tuple[int, int], ...]:
     return pairs
 
 
-def _int32(name: str, value) -> int:
-    """A compile-time number that must be a 32-bit integer."""
+def int32_number(name: str, value, code: str = "isa.pattern") -> int:
+    """A compile-time number that must be a 32-bit integer; UsageError `code` when it is not."""
     try:
         number = index(value)
     except TypeError:
@@ -47,7 +47,7 @@ def _int32(name: str, value) -> int:
     if number not in INT32:
         raise UsageError(
             f"`{name}` is {value!r}",
-            code="isa.pattern",
+            code=code,
             rule=f"`{name}` is a 32-bit integer",
             fix=f"pass an int for `{name}`",
         )
@@ -56,8 +56,8 @@ def _int32(name: str, value) -> int:
 
 def _affine(i, offset, channel_multiplier):
     """int32 [P, F]: offset + p * channel_multiplier + Σ step·position, wrapping at 32 bits."""
-    offset = _int32("offset", offset)
-    multiplier = _int32("channel_multiplier", channel_multiplier)
+    offset = int32_number("offset", offset)
+    multiplier = int32_number("channel_multiplier", channel_multiplier)
     inner = np.zeros(1, np.int64)
     for step, count in i.pattern:
         inner = np.add.outer(inner, np.arange(count, dtype=np.int64) * step).reshape(-1)

@@ -5,7 +5,7 @@ function signature, the reference page and the error texts of that instruction.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from opentrn.base import DType
@@ -18,6 +18,18 @@ READS = {"in", "inout", "acc"}
 WRITES = {"out", "inout", "acc"}
 
 
+class IndexForm(NamedTuple):
+    """What checks may know of the index tile of a tensor indirection.
+
+    `columns` it has; `partition` it begins at, -1 while the compiler is free to choose;
+    `tile` tells two index tiles apart (number of the buffer, offset).
+    """
+
+    columns: int
+    partition: int
+    tile: tuple[int, int]
+
+
 class OperandForm(NamedTuple):
     """What checks and costs may know of a memory operand: never its values or its buffer.
 
@@ -25,7 +37,8 @@ class OperandForm(NamedTuple):
     PSUM bank for PSUM, 0 for HBM), `contiguous` whether the innermost free dimension is dense,
     `indirect` the kind of indirection ("" when there is none), `run` the elements of one dense
     stretch of memory (within a partition on chip),
-    `partition_step` the partitions from one row to the next.
+    `partition_step` the partitions from one row to the next, `index` the index tile of a tensor
+    indirection.
     """
 
     space: str
@@ -37,6 +50,7 @@ class OperandForm(NamedTuple):
     indirect: str = ""
     run: int = 1
     partition_step: int = 1
+    index: IndexForm | None = None
 
     @property
     def partitions(self) -> int:
@@ -64,27 +78,39 @@ class OperandForm(NamedTuple):
 
 def operand_form(view: View, bank: int = 2048) -> OperandForm:
     """What checks and costs may know of a view; `bank` is the size of a PSUM bank in bytes."""
-    buffer, steps, run = view.buffer, view.steps, 1
+    buffer, steps, dtype, run = view.buffer, view.steps, view.dtype, 1
     for stride, count in reversed(steps[1:] if buffer.on_chip else steps):
         if count > 1:
             if stride != run:
                 break
             run *= count
     index = view.index.kind if view.index is not None else ""
-    if buffer.space == "hbm":
-        return OperandForm("hbm", view.shape, view.dtype, 0, 0, view.contiguous, index, run)
-    offset = (buffer.address or 0) + view.free_offset * view.dtype.itemsize
+    contiguous = steps[-1][0] == 1 or steps[-1][1] == 1
+    if not buffer.on_chip:
+        return OperandForm("hbm", view.shape, dtype, 0, 0, contiguous, index, run)
+    # As start_partition, free_offset and partition_step, without keeping them.
+    pitch = buffer.partition_bytes // dtype.itemsize
+    first, free = divmod(view.offset, pitch)
+    stride, count = steps[0]
     return OperandForm(
         buffer.space,
         view.shape,
-        view.dtype,
-        view.start_partition + buffer.partition,
-        offset % bank if buffer.space == "psum" else 0,
-        view.contiguous,
+        dtype,
+        first + buffer.partition,
+        ((buffer.address or 0) + free * dtype.itemsize) % bank if buffer.space == "psum" else 0,
+        contiguous,
         index,
         run,
-        view.partition_step,
+        1 if count == 1 else stride // pitch,
+        _index_form(view) if index == "tensor" else None,
     )
+
+
+def _index_form(view: View) -> IndexForm:
+    index, buffer = view.index.offset, view.index.offset.buffer
+    placed = buffer.address is not None and view.buffer.address is not None
+    first = index.start_partition + buffer.partition if placed else -1
+    return IndexForm(index.shape[-1], first, (buffer.id, index.offset))
 
 
 class ImmediateForm(NamedTuple):
@@ -152,6 +178,24 @@ def Acc(spaces: str, dims, *dtypes: DType, **more) -> Operand:
 def Scalar(spaces: str, dims, *dtypes: DType, default: Any = REQUIRED, **more) -> Operand:
     """A number, or a tile holding one element for each partition."""
     return _operand("in", spaces, dims, dtypes, default=default, immediate=True, **more)
+
+
+@dataclass(frozen=True)
+class Several:
+    """A parameter that is a list of 1 to `most` memory operands of one kind.
+
+    The instruction has `most` operands for it, called `<parameter>0`, `<parameter>1` and so on;
+    those beyond the end of the list are None.  So a list needs nothing of what handles operands.
+    """
+
+    operand: Operand
+    most: int
+    default: Any = REQUIRED
+
+    def operands(self, name: str) -> dict[str, Operand]:
+        """The operands a list parameter of this name stands for; only the first must be given."""
+        more = replace(self.operand, default=None)
+        return {f"{name}{n}": self.operand if n == 0 else more for n in range(self.most)}
 
 
 @dataclass(frozen=True)

@@ -257,7 +257,7 @@ class _Reader:
 
     def bind(self, cls, given: dict[str, Any], where: Where | None, name) -> Instruction:
         """The instruction of these parameters; what is missing has its default."""
-        unknown = given.keys() - cls.parameters.keys()
+        unknown = given.keys() - cls.parameters.keys() - cls.operands.keys()
         if unknown:
             self.fail(f"{cls.__name__} has no parameter `{sorted(unknown)[0]}`")
         if name is not None and not isinstance(name, str):

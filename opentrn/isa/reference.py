@@ -119,7 +119,7 @@ def sample(cls: type[Instr], chip) -> tuple[tuple, tuple] | None:
     if chip.generation not in cls.generations:
         return None
     for (first, other), kind, space in product(SIZES, DTYPES, (0, 1)):
-        sizes = dict.fromkeys(cls.dims, other) | {"P": first, "K": first}
+        sizes = dict.fromkeys(cls.dims, other) | {"P": first, "K": first} | cls.example
         for flags in _flags(cls, other):
             try:
                 dims = _dims_of(cls, chip, flags)

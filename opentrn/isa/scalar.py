@@ -172,18 +172,7 @@ def _command_rules(command):
 
 
 def _indirect_rules(i):
-    """Where gathers and scatters may stand (NKI 0.6 API reference, tensor indirection)."""
-    indirect = [name for name, tile in i.tiles() if tile.indirect == "tensor"]
-    yield (
-        not indirect or i.chip.generation >= 4,
-        f"`dst` and `data` may be indirect from NeuronCore-v4 on, not on {i.chip.name}",
-        "gather with nisa.dma_copy or nisa.local_gather first, or target trn3",
-    )
-    yield (
-        set(indirect) <= {"dst", "data"},
-        "only `dst` and `data` may be indirect",
-        "copy the values of the other operand into a tile first",
-    )
+    """Where scatters may stand (NKI 0.6 API reference, tensor indirection)."""
     yield (
         i.dst.indirect != "tensor" or i.dst.space != "psum",
         "an indirect `dst` is in SBUF: the Scalar Engine does not scatter into PSUM",
@@ -240,6 +229,7 @@ class activation(Instr):
     """
 
     engines = ("scalar",)
+    gathers = ("dst", "data")
     state = "accumulators"
     dst = Out("sbuf|psum", "P F", *VALUES)
     op = Flag(REQUIRED, "activation function", read=act)
@@ -280,6 +270,7 @@ class activation_reduce(Instr):
     """
 
     engines = ("scalar",)
+    gathers = ("dst", "data")
     state = "accumulators"
     dst = Out("sbuf|psum", "P F", *VALUES)
     op = Flag(REQUIRED, "activation function", read=act)
@@ -320,6 +311,7 @@ class activate2(Instr):
     """
 
     engines = ("scalar",)
+    gathers = ("dst", "data")
     generations = (4,)
     state = "accumulators"
     dst = Out("sbuf|psum", "P F", *VALUES)

@@ -31,12 +31,10 @@ def free_limit(i, chip) -> int:
 class VectorInstr(Instr, abstract=True):
     """An instruction of the Vector Engine: one lane for each partition, F elements through it.
 
-    `gathers` names the operands that may use tensor indirection; `packs` says whether packed x4
-    types pass.  Subclasses yield their own rules from `laws`.
+    `packs` says whether packed x4 types pass.  Subclasses yield their own rules from `laws`.
     """
 
     engines = ("vector",)
-    gathers: tuple[str, ...] = ()
     packs = False
 
     P = Dim(lambda i, chip: int(chip.core.partitions), "one lane of the engine for each partition")
@@ -63,17 +61,6 @@ def _tile_laws(i, name: str, tile: OperandForm):
         i.packs or tile.dtype.kind != "packed",
         f"`{name}` is {tile.dtype}: packed types can be copied, not computed with",
         "view the tile as its storage integers, or unpack it",
-    )
-    yield (
-        tile.indirect != "tensor" or i.chip.generation >= 4,
-        f"`{name}` uses tensor indirection, which begins with NeuronCore-v4 (trn3)",
-        "select columns with static slices, or gather with nisa.local_gather",
-    )
-    which = " and ".join(f"`{n}`" for n in i.gathers) or "no operand"
-    yield (
-        tile.indirect != "tensor" or name in i.gathers,
-        f"in this instruction {which} may use tensor indirection, `{name}` may not",
-        "copy the selected columns into a tile with nisa.tensor_copy first",
     )
 
 
