@@ -51,6 +51,22 @@ def through_hbm(x):
 
 
 @nki.jit
+def gathered(x, rows):
+    """Rows of x [R, N] by index, and x's first 128 rows by a hardware-made transfer."""
+    out = nl.ndarray((128, x.shape[1]), dtype=x.dtype, buffer=nl.shared_hbm)
+    chosen = nl.ndarray((128, 1), dtype=nl.int32, buffer=nl.sbuf)
+    tile = nl.ndarray((128, x.shape[1]), dtype=x.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=chosen, src=rows)
+    nisa.dma_copy(dst=tile, src=x[0:128], dge_mode=nisa.dge_mode.hwdge)
+    nisa.dma_copy(
+        dst=tile,
+        src=x.ap([[x.shape[1], 128], [1, x.shape[1]]], vector_offset=chosen, indirect_dim=0),
+    )
+    nisa.dma_copy(dst=out, src=tile)
+    return out
+
+
+@nki.jit
 def as_often_as_told(x, count):
     """Adds 1 to x as often as the first element of `count` says."""
     out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)

@@ -5,7 +5,7 @@ import pytest
 
 from opentrn import hw, runtime
 from opentrn.base import CapacityError, UnknownNameError
-from opentrn.isa import Executable, Program
+from opentrn.isa import Executable, Loop, Program
 from opentrn.runtime.memory import memory_use, scratchpad_bytes
 from tests.runtime import kernels
 
@@ -91,6 +91,28 @@ def test_scratchpad_lives_and_dies():
     )  # fmt: skip
     assert scratchpad_bytes(program) == 2 * size
     assert scratchpad_bytes(apart) == size
+
+
+def test_a_loop_keeps_what_it_touches():
+    once = kernels.copies(3, 4096)
+    looped = Program(
+        name="looped", target="trn2", body=[Loop(once.body, stop=4)], buffers=once.buffers,
+        inputs=once.inputs, outputs=[],
+    )  # fmt: skip
+    assert scratchpad_bytes(once) == 4096
+    assert scratchpad_bytes(looped) == 3 * 4096
+
+
+def test_generated_descriptors_need_no_rings():
+    program = kernels.compiled(kernels.gathered, kernels.floats((256, 8)),
+                               np.zeros((128, 1), np.int32)).program  # fmt: skip
+    modes = [one.opcode for one in program.instructions()]
+    assert modes == ["dma_copy"] * 4
+    use = memory_use(program, runtime.devices()[0])
+    # The gather and the transfer by hardware descriptors have none; the indices (128 rows of one
+    # element) and the store (128 rows) do.
+    assert use["DMA rings IO"] == (128 + 128) * 32
+    assert use["DMA rings spill"] == 0
 
 
 def test_what_does_not_fit_is_refused():
