@@ -7,7 +7,7 @@ from typing import Any
 
 from opentrn.base import DType, UnsupportedError, declare, float32, int32, uint32
 from opentrn.compiler.views import is_view
-from opentrn.graph import Graph, Value
+from opentrn.graph import Graph, Value, splat_of
 from opentrn.nki import kernels
 
 declare(
@@ -30,13 +30,23 @@ def device_dtype(kind: DType) -> DType:
 
 @dataclass(frozen=True)
 class Use:
-    """One kernel call: `args` are Values, numbers or tuples of them; `why` says why this kernel."""
+    """One kernel call: `args` are Values, numbers or tuples of them; `why` says why this kernel.
+
+    `dense` lists the places in `args` that the kernel reads along rows: an operand whose last
+    dimension is scattered in memory is copied first.
+    """
 
     value: Value
     kernel: Callable
     args: tuple
     options: dict[str, Any] = field(default_factory=dict)
     why: str = ""
+    dense: tuple[int, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The kernel's name."""
+        return self.kernel.__name__
 
 
 class no:
@@ -66,12 +76,16 @@ def _linear(value: Value) -> Use:
     bias = parts.pop(0) if a.bias else None
     residual = parts.pop(0) if a.residual else None
     options = {"activation": a.activation or None, "out_dtype": device_dtype(value.dtype)}
-    return Use(value, kernels.linear, (x, weight, bias, residual), options, "weights stay in SBUF")
+    parts = [p for p in (bias and "bias", a.activation, residual and "residual") if p]
+    why = f"{', '.join(parts) or 'nothing'} added on the way out of PSUM"
+    return Use(value, kernels.linear, (x, weight, bias, residual), options, why, (0, 1, 3))
 
 
 @choice("dot_general")
 def _matmul(value: Value) -> Use | no:
     x, y = value.args
+    if x.dtype.kind != "float" or value.dtype.kind != "float":
+        return no(f"the Tensor Engine multiplies floats, not {x.dtype}")
     d, lead = value.attrs, tuple(range(value.args[1].rank - 2))
     plain = (
         d.lhs_contracting == (x.rank - 1,)
@@ -81,14 +95,18 @@ def _matmul(value: Value) -> Use | no:
     )
     if not plain:
         return no("only batched products [.., M, K] · [.., K, N] have a kernel")
-    return Use(value, kernels.matmul, (x, y), {"out_dtype": device_dtype(value.dtype)}, "batched")
+    options = {"out_dtype": device_dtype(value.dtype)}
+    return Use(value, kernels.matmul, (x, y), options, "one product for each batch", (0, 1))
 
 
 @choice("attention")
 def _attention(value: Value) -> Use | no:
-    q = value.args[0]
-    if q.rank != 4 or q.shape[-1] > 128:
-        return no(f"the kernel takes [B, H, T, D ≤ 128], not {list(q.shape)}")
+    q, k, v, *mask = value.args
+    if q.rank != 4 or q.shape[-1] > 128 or v.shape[-1] != q.shape[-1]:
+        shapes = " and ".join(str(list(x.shape)) for x in (q, v))
+        return no(f"the kernel takes [B, H, T, D ≤ 128] and values as wide, not {shapes}")
+    if mask and mask[0].shape[-1] != k.shape[-2]:
+        return no("the kernel takes masks with a number for each key")
     options = {"scale": value.attrs.scale, "causal": value.attrs.causal}
     return Use(value, kernels.attention, value.args, options, "scores stay on the chip")
 
@@ -97,21 +115,23 @@ def _attention(value: Value) -> Use | no:
 def _layer_norm(value: Value) -> Use | no:
     if value.attrs.axis != value.rank - 1:
         return no("the kernel normalises the last axis only")
-    return Use(value, kernels.layer_norm, value.args, {"epsilon": value.attrs.epsilon}, "one pass")
+    options = {"epsilon": value.attrs.epsilon}
+    return Use(value, kernels.layer_norm, value.args, options, "one pass over each row", (0,))
 
 
 @choice("rms_norm")
 def _rms_norm(value: Value) -> Use | no:
     if value.attrs.axis != value.rank - 1:
         return no("the kernel normalises the last axis only")
-    return Use(value, kernels.rms_norm, value.args, {"epsilon": value.attrs.epsilon}, "one pass")
+    options = {"epsilon": value.attrs.epsilon}
+    return Use(value, kernels.rms_norm, value.args, options, "one pass over each row", (0,))
 
 
 @choice("softmax")
 def _softmax(value: Value) -> Use | no:
     if value.attrs.axis != value.rank - 1:
         return no("the kernel takes the softmax over the last axis only")
-    return Use(value, kernels.softmax, value.args, {}, "one pass")
+    return Use(value, kernels.softmax, value.args, {}, "one pass over each row", (0,))
 
 
 @choice("gather")
@@ -155,22 +175,38 @@ def _chain(value: Value) -> Use:
 
 @choice("reduce")
 def _reduce(value: Value) -> Use | no:
-    kind = {"add": "add", "max": "maximum", "min": "minimum", "mul": "multiply"}
-    name = kind.get(value.attrs.kind, value.attrs.kind)
-    if name not in ("add", "maximum", "minimum", "multiply"):
-        return no(f"reductions by {value.attrs.kind} have no kernel")
-    args = (value.args[0], name, value.attrs.dimensions)
-    return Use(value, kernels.reduce, args, {"out_dtype": device_dtype(value.dtype)}, "on the chip")
+    if value.args[0].size == 0 or not value.attrs.dimensions:
+        return no("there is nothing to combine")
+    args = (value.args[0], value.attrs.kind, value.attrs.dimensions)
+    options = {"out_dtype": device_dtype(value.dtype)}
+    return Use(value, kernels.reduce, args, options, "combined on the chip in float32")
 
 
 @choice("concatenate")
 def _concatenate(value: Value) -> Use:
-    return Use(value, kernels.concatenate, (value.args, value.attrs.dimension), {}, "DMA only")
+    args = (tuple(value.args), value.attrs.dimension)
+    return Use(value, kernels.concatenate, args, {}, "moved by DMA, no engine works")
 
 
-@choice("reshape", "transpose", "slice", "broadcast_in_dim")
-def _copy(value: Value) -> Use:
-    return Use(value, kernels.copy, (value,), {}, "the layout cannot be a view")
+@choice("pad")
+def _pad(value: Value) -> Use | no:
+    a, number = value.attrs, splat_of(value.args[1])
+    if number is None:
+        return no("the filling is not known when the program is compiled")
+    if any(a.interior) or min((*a.low, *a.high), default=0) < 0:
+        return no("the kernel fills before and after, not between, and cuts nothing")
+    number = number if value.dtype.kind == "float" else int(number)
+    args = (value.args[0], number, a.low, a.high)
+    return Use(value, kernels.pad, args, {}, "moved by DMA, filled from SBUF")
+
+
+def use_of(value: Value) -> "Use | no":
+    """The kernel call for one value, or why there is none."""
+    if value.op not in CHOICES:
+        return no("no kernel computes it")
+    if 0 in value.shape:
+        return no("it has no elements")
+    return CHOICES[value.op](value)
 
 
 def choose(graph: Graph) -> dict[Value, Use]:
@@ -181,9 +217,9 @@ def choose(graph: Graph) -> dict[Value, Use]:
     uses: dict[Value, Use] = {}
     refused: list[tuple[Value, str]] = []
     for value in graph:
-        if value.op in LEAVES or is_view(value):
+        if value.op in LEAVES or (is_view(value) and value.size):
             continue
-        made = CHOICES[value.op](value) if value.op in CHOICES else no("no kernel computes it")
+        made = use_of(value)
         if isinstance(made, no):
             refused.append((value, made.why))
         else:
@@ -203,7 +239,8 @@ def _unsupported(refused: list[tuple[Value, str]], total: int) -> UnsupportedErr
         hint = f" (nearest: {near[0]})" if near and near[0] != op else ""
         rows.append(f"\n     {count:4d} × {op}: {why}{hint}")
     return UnsupportedError(
-        f"{len(counts)} kinds of op have no kernel ({len(refused)} of {total} values)"
+        f"{len(counts)} kind{'s' * (len(counts) > 1)} of op without a kernel "
+        f"({len(refused)} of {total} values)"
         + "".join(rows),
         code="compiler.no_kernel",
         at=refused[0][0].where,

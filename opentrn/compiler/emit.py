@@ -34,17 +34,23 @@ declare(
 class Emitter:
     """Builds the program of one graph.
 
-    `views` maps each emitted value to the HBM view that holds it; `traced` counts kernels traced,
-    `linked` kernel calls in all.
+    `views` maps each emitted value to the HBM view that holds it; `calls` lists every kernel call
+    in order, those of copies that a layout made necessary included.
     """
 
     def __init__(self, graph: Graph, uses: dict[Value, Use], chip, tick: Callable | None = None):
         self.graph, self.uses, self.chip, self.tick = graph, uses, chip, tick
         self.builder = Builder(graph.name, chip.name)
         self.views: dict[Value, View] = {}
+        self.dense: dict[Value, View] = {}
         self.recordings: dict[tuple, Recording] = {}
+        self.calls: list[Use] = []
         self.labels: dict[Value, str] = {v: name for name, v in graph.constants.items()}
-        self.linked = 0
+
+    @property
+    def linked(self) -> int:
+        """How many kernel calls the program has."""
+        return len(self.calls)
 
     @property
     def traced(self) -> int:
@@ -103,6 +109,15 @@ class Emitter:
             raise DtypeError(f"{value!r} has no layout", code="compiler.layout", at=value.where)
         return view
 
+    def _row_by_row(self, value: Value) -> View:
+        """The value's view, or that of a copy when its last dimension is scattered in memory."""
+        view = self.views[value]
+        if view.steps[-1][0] == 1 or view.steps[-1][1] == 1:
+            return view
+        if value not in self.dense:
+            self.dense[value] = self._call(Use(value, kernels.copy, (value,), {}, "made dense"))
+        return self.dense[value]
+
     def _output(self, value: Value, name: str) -> None:
         """Outputs are whole buffers of their own, never inputs, constants or parts."""
         view = self.views[value]
@@ -120,7 +135,9 @@ class Emitter:
     def _call(self, use: Use) -> View:
         """Link one kernel call; returns the view of its result."""
         actual: list[View] = []
-        args = tuple([self._argument(a, actual) for a in use.args])
+        args = tuple(
+            [self._argument(a, actual, n in use.dense) for n, a in enumerate(use.args)]
+        )
         key = (use.kernel, _signature(args), _frozen(use.options))
         recording = self.recordings.get(key)
         if recording is None:
@@ -132,12 +149,12 @@ class Emitter:
         }
         call = Call(self.builder, recording.program, bound)
         call.run()
-        self.linked += 1
+        self.calls.append(use)
         return call.view(recording.results[0])
 
-    def _argument(self, argument: Any, actual: list[View]) -> Any:
+    def _argument(self, argument: Any, actual: list[View], dense: bool = False) -> Any:
         if isinstance(argument, Value):
-            view = self.views[argument]
+            view = self._row_by_row(argument) if dense else self.views[argument]
             actual.append(view)
             return view
         if isinstance(argument, tuple) and any(isinstance(a, Value) for a in argument):

@@ -1,19 +1,7 @@
-"""Fusions: matrix products with what follows them, and chains of element-wise ops."""
+"""Fusions: matrix products with what follows them on the way out of PSUM."""
 
 from opentrn.compiler.fused import activation_of
-from opentrn.graph import (
-    OPS,
-    Builder,
-    Elementwise,
-    Graph,
-    Pattern,
-    PatternBuilder,
-    Rule,
-    Value,
-    make,
-    no,
-    splat_of,
-)
+from opentrn.graph import Builder, Pattern, PatternBuilder, Rule, Value, no
 
 
 class MatrixToLinear(Rule):
@@ -165,80 +153,4 @@ class FuseResidual(Rule):
 
 LINEAR = (MatrixToLinear, FuseBias, FuseGelu, FuseSilu, FuseResidual)
 
-# Element-wise ops a chain may hold: those with a step in `nki.kernels.elementwise`.
-CHAINED = {
-    "abs", "add", "and", "compare", "convert", "divide", "exponential", "erf", "floor", "ceil",
-    "gelu", "log", "logistic", "maximum", "minimum", "multiply", "negate", "not", "or", "power",
-    "rsqrt", "select", "sign", "silu", "sine", "cosine", "sqrt", "subtract", "tanh", "xor",
-}  # fmt: skip
-MOST_STEPS = 12
-MOST_INPUTS = 6
-
-
-def chainable(value: Value) -> bool:
-    """Whether the value is an element-wise op on floats, integers of ≤ 32 bits or flags."""
-    known = value.op in CHAINED and (
-        isinstance(value.attrs, Elementwise) or value.op in ("gelu", "silu")
-    )
-    return known and value.size > 0
-
-
-def chains(graph: Graph) -> Graph:
-    """Element-wise ops merged into `chain`s: a producer read only by its consumer joins it."""
-    users = graph.users()
-    outputs = set(graph.outputs)
-    inside: dict[Value, bool] = {}
-    for value in graph:
-        readers = users[value]
-        one = len(readers) == 1 and chainable(readers[0]) and readers[0].shape == value.shape
-        inside[value] = chainable(value) and one and value not in outputs
-    new: dict[Value, Value] = {}
-    for value in graph:
-        if value.op == "input":
-            new[value] = value
-        elif not chainable(value):
-            args = tuple(new[a] for a in value.args)
-            new[value] = value if value.args == args else make(value.attrs, args, value.where)
-        elif not inside[value] or _depth(value, inside) > MOST_STEPS:
-            inside[value] = False
-            new[value] = _chain(value, inside, new)
-    named = {k: new[v] for k, v in graph.constants.items() if v in new}
-    return graph.with_outputs((new[v] for v in graph.outputs), named)
-
-
-def _depth(value: Value, inside: dict[Value, bool]) -> int:
-    return 1 + sum(_depth(a, inside) for a in value.args if inside.get(a))
-
-
-def _chain(root: Value, inside: dict[Value, bool], new: dict[Value, Value]) -> Value:
-    """One chain that ends in `root`."""
-    inputs: list[Value] = []
-    steps: list[tuple] = []
-    done: dict[Value, int] = {}
-
-    def place(value: Value):
-        number = splat_of(value)
-        if number is not None:
-            return number
-        if inside.get(value):
-            return ("step", walk(value))
-        given = new[value]
-        if given not in inputs:
-            inputs.append(given)
-        return ("in", inputs.index(given))
-
-    def walk(value: Value) -> int:
-        if value not in done:
-            places = tuple([place(a) for a in value.args])
-            steps.append((value.op, tuple(value.attrs.attributes.items()), places))
-            done[value] = len(steps) - 1
-        return done[value]
-
-    walk(root)
-    if not inputs:
-        inputs.append(new[root.args[0]])
-    attrs = OPS["chain"](steps=tuple(steps), kind=str(root.dtype))
-    return make(attrs, tuple(inputs), root.where)
-
-
-__all__ = ["CHAINED", "LINEAR", "chains"]
+__all__ = ["LINEAR"]

@@ -4,10 +4,9 @@ They exist only between the pipeline's `fuse` and `emit`.  `evaluate` and `decom
 meaning once, so a fusion is proved by comparing numbers before and after.
 """
 
-from typing import Any
-
 import numpy as np
 
+from opentrn.base import dtype
 from opentrn.graph import (
     OPS,
     Composite,
@@ -118,35 +117,52 @@ class Chain(Composite):
         shapes = {t.shape for t in inputs}
         if len(shapes) != 1:
             raise Wrong(f"operands have shapes {sorted(map(list, shapes))}")
-        from opentrn.base import dtype
-
         return Type(inputs[0].shape, dtype(self.kind))
+
+    def _typed(self, inputs: tuple[Type, ...]) -> list[tuple[Op, list[Type]]]:
+        """Each step's op and the types of its operands."""
+        found: list[tuple[Op, list[Type]]] = []
+        results: list[Type] = []
+        for name, attributes, places in self.steps:
+            known = {"in": inputs, "step": results}
+            types = [known[p[0]][p[1]] if isinstance(p, tuple) else None for p in places]
+            # A number has the dtype of the tensor it meets; a predicate says nothing about it.
+            like = next(t for t in reversed(types) if t is not None)
+            operands = [like if t is None else t for t in types]
+            op = OPS[name](**dict(attributes))
+            found.append((op, operands))
+            results.append(op.result(*operands))
+        return found
 
     def decompose(self, g, *inputs: Value) -> Value:
         """The steps as the ops they were."""
         done: list[Value] = []
-        like = inputs[0]
-        for name, attributes, places in self.steps:
-            args = [self._place(p, inputs, done, like) for p in places]
-            done.append(g.apply(OPS[name], *args, **dict(attributes)))
+        steps = self._typed(tuple(v.type for v in inputs))
+        for (op, types), (_, _, places) in zip(steps, self.steps, strict=True):
+            args = [
+                (inputs if p[0] == "in" else done)[p[1]]
+                if isinstance(p, tuple)
+                else g.full(kind.shape, p, kind.dtype)
+                for p, kind in zip(places, types, strict=True)
+            ]
+            done.append(g.apply(type(op), *args, **op.attributes))
         return done[-1]
-
-    @staticmethod
-    def _place(place: Any, inputs, done: list[Value], like: Value) -> Any:
-        if not isinstance(place, tuple):
-            return place
-        return (inputs if place[0] == "in" else done)[place[1]]
 
     def evaluate(self, out: Type, *inputs: np.ndarray) -> np.ndarray:
         """Each step by its own meaning, without rounding between steps."""
         done: list[np.ndarray] = []
         for name, attributes, places in self.steps:
-            args = [self._place(p, inputs, done, None) for p in places]
-            shape = inputs[0].shape
-            arrays = [np.broadcast_to(np.asarray(a, np.float32), shape) if not isinstance(
-                a, np.ndarray) else a for a in args]
-            op = OPS[name](**dict(attributes))
-            done.append(op.evaluate(Type(shape, out.dtype), *arrays))
+            arrays = [
+                (inputs if p[0] == "in" else done)[p[1]] if isinstance(p, tuple) else None
+                for p in places
+            ]
+            like = next(a for a in reversed(arrays) if a is not None)
+            args = [
+                np.full(out.shape, p, like.dtype) if a is None else a
+                for a, p in zip(arrays, places, strict=True)
+            ]
+            # Element-wise meanings depend on the operands alone, not on the type of the result.
+            done.append(OPS[name](**dict(attributes)).evaluate(out, *args))
         return done[-1]
 
     def flops(self, out: Type, *inputs: Type) -> int:

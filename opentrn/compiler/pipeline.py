@@ -8,12 +8,16 @@ import opentrn
 from opentrn.base import DType, UsageError, declare
 from opentrn.base import dtype as as_dtype
 from opentrn.compiler import clean as cleaning
-from opentrn.compiler.choose import Use, choose
+from opentrn.compiler.chains import chainable, chains
+from opentrn.compiler.choose import Use, choose, use_of
 from opentrn.compiler.emit import Emitter
-from opentrn.compiler.fuse import LINEAR, chains
+from opentrn.compiler.fuse import LINEAR
+from opentrn.compiler.merge import merge
 from opentrn.compiler.place import place_hbm
 from opentrn.compiler.precision import precision
-from opentrn.graph import OPS, Graph, Note, Value, from_torch, rewrite, write
+from opentrn.compiler.products import PRODUCTS
+from opentrn.compiler.spell import SPELL
+from opentrn.graph import OPS, Builder, Graph, Note, Value, from_torch, remake, rewrite, write
 from opentrn.hw import target as find_target
 from opentrn.isa import Executable, Program
 
@@ -34,6 +38,7 @@ class State:
     dtype: DType
     notes: list[Note] = field(default_factory=list)
     uses: dict[Value, Use] = field(default_factory=dict)
+    calls: list[Use] = field(default_factory=list)
     program: Program | None = None
     memory: dict[str, int] = field(default_factory=dict)
     statistics: dict[str, int] = field(default_factory=dict)
@@ -55,11 +60,38 @@ def _clean(state: State) -> None:
 
 
 def _precision(state: State) -> None:
-    state.graph = cleaning.clean(precision(state.graph, state.dtype), state.notes)
+    narrowed = precision(state.graph, state.dtype, state.notes)
+    state.graph = cleaning.clean(narrowed, state.notes)
+
+
+def _spell(state: State) -> None:
+    """Rules first; then composites no kernel takes, whose parts may need rules again."""
+    while True:
+        graph = rewrite(state.graph, (*SPELL, *PRODUCTS), state.notes)
+        spelled = _spelled(graph, state.notes)
+        if spelled.outputs == graph.outputs:
+            break
+        state.graph = spelled
+    state.graph = cleaning.clean(graph, state.notes)
+
+
+def _spelled(graph: Graph, notes: list[Note]) -> Graph:
+    def change(value: Value, args: tuple[Value, ...]) -> Value:
+        new = remake(value, args)
+        if not new.attrs.composite or new.op in FUSED or chainable(new):
+            return new
+        made = use_of(new)
+        if isinstance(made, Use):
+            return new
+        notes.append(Note("spell", repr(new), "rewrote", made.why, new.where))
+        return new.attrs.decompose(Builder(new.where), *args)
+
+    return graph.rebuild(change)
 
 
 def _fuse(state: State) -> None:
-    state.graph = chains(rewrite(state.graph, LINEAR, state.notes))
+    fused = merge(rewrite(state.graph, LINEAR, state.notes), state.notes)
+    state.graph = chains(fused, state.notes)
 
 
 def _layout(state: State) -> None:
@@ -72,7 +104,7 @@ def _choose(state: State) -> None:
 
 def _emit(state: State) -> None:
     emitter = Emitter(state.graph, state.uses, state.chip, state.tick)
-    state.program = emitter.run()
+    state.program, state.calls = emitter.run(), emitter.calls
     state.statistics = {"kernels_traced": emitter.traced, "kernel_calls": emitter.linked}
 
 
@@ -80,14 +112,16 @@ def _place(state: State) -> None:
     state.memory = place_hbm(state.program)
 
 
-ANY = frozenset(OPS)
-UNFUSED = frozenset(OPS) - {"linear", "chain"}
+FUSED = frozenset({"linear", "chain"})
+UNFUSED = frozenset(OPS) - FUSED
+SPELLED = UNFUSED - {"iota", "reverse", "dynamic_slice"}
 
 PIPELINE = (
     Stage("clean", _clean, "fold what is known, drop what does nothing", UNFUSED),
     Stage("precision", _precision, "decide which floats are stored between ops", UNFUSED),
-    Stage("fuse", _fuse, "give one kernel what belongs together", ANY),
-    Stage("layout", _layout, "lay constants out once, on the host", ANY),
+    Stage("spell", _spell, "spell out what no kernel computes in ops that have one", SPELLED),
+    Stage("fuse", _fuse, "give one kernel what belongs together", SPELLED | FUSED),
+    Stage("layout", _layout, "lay constants out once, on the host", SPELLED | FUSED),
     Stage("choose", _choose, "pick a kernel for each op, or say why there is none", None),
     Stage("emit", _emit, "trace each kernel once, link its calls in program order", None),
     Stage("place", _place, "give HBM buffers addresses by liveness", None),
@@ -109,7 +143,7 @@ def compile_graph(
     state = State(graph, find_target(target), as_dtype(dtype), tick=tick)
     for stage in PIPELINE:
         stage.run(state)
-        _obey(stage, state)
+        obey(stage, state)
         if watch is not None:
             watch(stage.name, state)
     meta = {
@@ -117,8 +151,18 @@ def compile_graph(
         "dtype": str(state.dtype),
         "hbm_bytes": state.memory,
         **state.statistics,
+        "kernels": _counts((use.name, use.why) for use in state.calls),
+        "rules": _counts((note.rule, note.outcome) for note in state.notes),
     }
     return Executable.of(state.program, graph_text=write(graph), meta=meta)
+
+
+def _counts(pairs) -> list[list]:
+    """[first, second, how often], most frequent first."""
+    found: dict[tuple[str, str], int] = {}
+    for pair in pairs:
+        found[pair] = found.get(pair, 0) + 1
+    return [[*pair, n] for pair, n in sorted(found.items(), key=lambda item: (-item[1], item[0]))]
 
 
 def compile(
@@ -139,7 +183,8 @@ def compile(
     return compile_graph(graph, target, dtype, **options)
 
 
-def _obey(stage: Stage, state: State) -> None:
+def obey(stage: Stage, state: State) -> None:
+    """Refuse (UsageError `compiler.law`) a graph that a stage may not leave behind."""
     for value in state.graph if stage.law is not None else ():
         if value.op not in stage.law:
             raise UsageError(
@@ -149,4 +194,4 @@ def _obey(stage: Stage, state: State) -> None:
             )
 
 
-__all__ = ["PIPELINE", "Stage", "State", "compile", "compile_graph"]
+__all__ = ["PIPELINE", "Stage", "State", "compile", "compile_graph", "obey"]

@@ -1,9 +1,11 @@
-"""Precision: which floats the program computes in, decided once for the whole graph."""
+"""Precision: which floats the program stores between ops, decided once for the whole graph."""
 
 import dataclasses
 
+import numpy as np
+
 from opentrn.base import DType, UsageError, bfloat16, declare, float16, float32
-from opentrn.graph import Builder, Data, Graph, Op, Value, carriers, make
+from opentrn.graph import Builder, Data, Elementwise, Graph, Note, Op, Value, carriers, make
 
 declare(
     "compiler.dtype",
@@ -13,38 +15,88 @@ declare(
 )
 
 PRECISIONS = (float32, bfloat16, float16)
+# A small relative error of an angle of many turns is a wrong angle.
+ANGLES = ("sine", "cosine", "tan")
+MOVES = ("reshape", "transpose", "slice", "broadcast_in_dim", "concatenate", "pad", "gather")
 
 
-def precision(graph: Graph, kind: DType) -> Graph:
+def precision(graph: Graph, kind: DType, notes: list[Note] | None = None) -> Graph:
     """The graph with every float32 value of `kind`; inputs and outputs keep their dtypes.
 
     Each op still computes in float32 inside and rounds its result once, as the engines do, so only
-    what is stored between ops loses precision.  Raises UsageError `compiler.dtype`.
+    what is stored between ops loses precision.  Angles stay float32: see `angles`.  A finite
+    constant stays finite (the lowest float32 of a mask becomes the lowest of `kind`).  Raises
+    UsageError `compiler.dtype`.
     """
     if kind not in PRECISIONS:
         raise UsageError(f"no precision {kind}", code="compiler.dtype")
     if kind == float32:
         return graph
-    new: dict[Value, Value] = {}
+    wide, new = angles(graph), {}
+
+    def given(arg: Value, at: Value) -> Value:
+        """An operand in the dtype the reader `at` computes in."""
+        if arg.dtype != float32:
+            return new[arg]
+        wanted = float32 if at in wide else kind
+        if arg.op == "constant":
+            return arg if wanted == float32 else _constant(arg, kind)
+        return Builder(arg.where).cast(new[arg], wanted)
+
     for value in graph:
-        g = Builder(value.where)
-        if value.op == "input":
-            new[value] = g.cast(value, kind) if value.dtype == float32 else value
-        elif value.op == "constant" and value.dtype == float32:
-            new[value] = _constant(value, kind)
+        if value.op in ("input", "constant"):
+            new[value] = value
         else:
-            args = tuple(new[a] for a in value.args)
-            new[value] = make(_attributes(value, kind), args, value.where)
+            attrs = value.attrs if value in wide else _attributes(value, kind)
+            new[value] = make(attrs, tuple(given(a, value) for a in value.args), value.where)
+    if notes is not None:
+        notes += [_kept(v, kind) for v in graph if v in wide and v.op in ANGLES]
     outputs = [Builder(v.where).cast(new[v], v.dtype) for v in graph.outputs]
-    named = {k: new[v] for k, v in graph.constants.items()}
+    named = {
+        name: _constant(v, kind) if v.op == "constant" and v.dtype == float32 else new[v]
+        for name, v in graph.constants.items()
+    }
     return graph.with_outputs(outputs, named)
+
+
+def _kept(value: Value, kind: DType) -> Note:
+    why = f"its angle stays float32: {kind} has too few digits for many turns"
+    return Note("precision", repr(value), "kept", why, value.where)
+
+
+def angles(graph: Graph) -> set[Value]:
+    """Sines, cosines and tangents of float32, and the float32 arithmetic that makes their angles.
+
+    It is followed back through element-wise ops, layout, counting and outer products, and ends at
+    everything that sums.
+    """
+    stack = [v for v in graph if v.op in ANGLES and v.dtype == float32]
+    found: set[Value] = set()
+    while stack:
+        value = stack.pop()
+        if value in found:
+            continue
+        found.add(value)
+        stack += [a for a in value.args if a.dtype == float32 and _makes_angles(a)]
+    return found
+
+
+def _makes_angles(value: Value) -> bool:
+    if value.op == "dot_general":
+        inner = value.attrs.lhs_contracting
+        return all(value.args[0].shape[axis] == 1 for axis in inner)
+    return value.op in (*MOVES, "iota") or isinstance(value.attrs, Elementwise)
 
 
 def _constant(value: Value, kind: DType) -> Value:
     held = value.attrs.data.array
     if held is None:
         return Builder(value.where).cast(value, kind)
-    stored = carriers.leave(carriers.settle(carriers.enter(held, float32), kind), kind)
+    given = carriers.enter(held, float32)
+    rounded = carriers.settle(given, kind)
+    limit = float(kind.max)
+    kept = np.where(np.isfinite(given), np.clip(rounded, -limit, limit), rounded)
+    stored = carriers.leave(carriers.settle(kept, kind), kind)
     return Builder(value.where).constant(Data.of(stored, kind))
 
 
@@ -53,7 +105,7 @@ def _attributes(value: Value, kind: DType) -> Op:
     attrs = value.attrs
     changed = {
         field: kind
-        for field in ("dtype", "kind")
+        for field in ("dtype", "kind", "source")
         if field in attrs.fields and getattr(attrs, field) == float32
     }
     return dataclasses.replace(attrs, **changed) if changed else attrs
