@@ -4,7 +4,8 @@ For a tile of 128 queries the scores of all keys stay on chip, in PSUM when they
 Keys and queries enter the Tensor Engine with the head dimension on partitions (transposed there);
 what a boolean mask or causality hides is added there too, as a product with the identity.
 Probabilities are transposed block by block for the product with the values, and the sum of each
-row divides while results leave PSUM.  Heads with few keys are worked on several at a time.
+row divides while results leave PSUM.  Heads with few keys are worked on several at a time.  More
+keys than SBUF holds are taken in windows, whose results are merged with their maxima and sums.
 """
 
 from math import sqrt
@@ -23,14 +24,17 @@ declare(
     fix="use kernels.matmul and kernels.softmax for wider heads",
 )
 
-# What is added to a score to hide it, and the lowest value the maximum of a row may take: where a
+# What is added to a score to hide it (twice at most, which stays finite), and the lowest value the maximum of a row may take: where a
 # row hides everything all scores lie so far below it that their exponentials are exactly 0.
-HIDDEN = -3e38
+HIDDEN = -1.5e38
 LOWEST = {"bool": -1e38, "float": -3.4028234663852886e38}
 # Any visible score makes the sum at least 1, so this only keeps 0 / 0 away from rows without one.
 LEAST_SUM = 1e-30
 # Bytes of a partition for the keys and values of the heads that are held together.
 HELD_BYTES = 48 << 10
+# Keys and values of one head in a partition beyond which keys are taken in windows of so many; and
+# the queries that pass by a window before the next is loaded.
+WINDOW_BYTES, WINDOW, WINDOW_QUERIES = 32 << 10, 4096, 2048
 # Scores of a tile of queries that stay in PSUM.  Three groups have scores at a time, so more than
 # this many would leave no banks for other work, and it pays to copy them to SBUF.
 PSUM_SCORES = 768
@@ -69,8 +73,8 @@ class Mask:
         self.kind = "float" if mask.dtype.is_float else "bool"
         self.per_head = mask.shape[1] > 1
 
-    def rows(self, batch: int, head: int, rows: tuple[int, int], keys: int):
-        """The tile [T, S] to add to the scores of these queries and the first `keys` keys."""
+    def rows(self, batch: int, head: int, rows: tuple[int, int], keys: tuple[int, int]):
+        """The tile [T, S] to add to the scores of these queries and keys."""
         sizes = self.mask.shape
         batch, head = min(batch, sizes[0] - 1), min(head, sizes[1] - 1)
         shared, height = sizes[2] == 1, rows[1] - rows[0]
@@ -79,7 +83,7 @@ class Mask:
             part = self.mask[batch, head]
             if shared:
                 part, rows = part.broadcast(0, height), (0, height)
-            self.tile, self.key = self._additive(sheet(part).tile(rows, (0, keys))), key
+            self.tile, self.key = self._additive(sheet(part).tile(rows, keys)), key
         return self.tile
 
     def _additive(self, tile):
@@ -106,10 +110,6 @@ class Scoring:
         if not self.numbers and (causal or mask is not None):
             self.identity = nl.shared_identity_matrix(nl.tile_size.pmax, nl.bfloat16)
             self.later = later_keys() if causal else None
-
-    def keys_for(self, rows: tuple[int, int], keys: int) -> int:
-        """How many keys the queries `rows` may see: later ones are skipped altogether."""
-        return min(keys, rows[1]) if self.causal else keys
 
     def together(self, keys: int, heads: int, width: int) -> int:
         """How many heads to work on at once: scores and results share a PSUM bank each."""
@@ -145,22 +145,54 @@ class Queries:
         self.done = nl.ndarray(tile.shape, source.dtype, nl.sbuf)
 
 
+class Chain:
+    """Results of one tile of queries and one head, merged from windows of keys."""
+
+    def __init__(self):
+        self.peak = self.total = self.sums = None
+
+    def add(self, peak, total, product) -> None:
+        """Take in a window: minus its maxima [T, 1], its sums [T, 1], its products [T, D]."""
+        if self.peak is None:
+            self.peak, self.total, self.sums = peak, total, nl.copy(product)
+            return
+        lowest = nl.minimum(self.peak, peak)
+        # What was divided by e^maximum is to be divided by the e^maximum of both.
+        old, new = nl.empty_like(peak), nl.empty_like(peak)
+        nisa.activation(old, nl.exp, self.peak, scale=-1.0, bias=lowest)
+        nisa.activation(new, nl.exp, peak, scale=-1.0, bias=lowest)
+        self.total = nl.add(nl.multiply(self.total, old), nl.multiply(total, new))
+        nisa.tensor_scalar(self.sums, self.sums, nl.multiply, old)
+        nisa.scalar_tensor_tensor(self.sums, product, nl.multiply, new, nl.add, self.sums)
+        self.peak = lowest
+
+    def finish(self, dst) -> None:
+        """dst [T, D] = products over sums."""
+        share = nl.empty_like(self.total)
+        nisa.tensor_scalar(share, self.total, nl.maximum, LEAST_SUM, op1=nl.reciprocal)
+        nisa.tensor_scalar(dst, self.sums, nl.multiply, share)
+        self.peak = self.total = self.sums = None
+
+
 class Group:
     """Some heads of a tile of queries, from scores to results in five stages.
 
-    `pairs` holds (queries [D, T], keys [D, S], values [≤128, S/128, D]) of each head.
+    `keys` is the range of keys, `heads` that of query heads; `chain` merges windows of keys.
     """
 
-    def __init__(self, scoring: Scoring, batch: int, head: int, rows: tuple[int, int]):
-        self.scoring, self.batch, self.head, self.rows = scoring, batch, head, rows
-        self.height = rows[1] - rows[0]
+    def __init__(self, scoring: Scoring, batch: int, heads, rows, keys, chain: Chain | None = None):
+        self.scoring, self.batch, self.heads, self.rows = scoring, batch, heads, rows
+        self.keys, self.chain, self.height = keys, chain, rows[1] - rows[0]
+        self.is_last = True
 
     def multiply(self, pairs: list) -> None:
-        """Scores [T, G, S], with what is hidden added."""
+        """Scores [T, G, S], with what is hidden added.
+
+        `pairs` holds (queries [D, T], keys [D, S], values [≤128, S/128, D]) of each head.
+        """
         scoring, height = self.scoring, self.height
-        self.pairs, keys = pairs, pairs[0][1].shape[1]
-        mask = scoring.mask
-        added = None if mask is None else mask.rows(self.batch, self.head, self.rows, keys)
+        self.pairs, keys, mask = pairs, self.keys[1] - self.keys[0], self.scoring.mask
+        added = mask and mask.rows(self.batch, self.heads[0], self.rows, self.keys)
         in_psum = not scoring.numbers and len(pairs) * keys <= PSUM_SCORES
         memory = nl.psum if in_psum else nl.sbuf
         self.raw = nl.ndarray((height, len(pairs), keys), nl.float32, memory)
@@ -172,11 +204,11 @@ class Group:
                 nisa.nc_matmul(total, q, k[:, first:last], accumulate=False)
                 part = None if added is None else added[:, first:last]
                 if not scoring.numbers:
-                    self._hide(total, part, (first, last))
+                    self._hide(total, part, (self.keys[0] + first, self.keys[0] + last))
                 if not in_psum:
                     self._take(block, total, part)
-        if scoring.numbers and scoring.causal and self.rows[0] < keys:
-            hide_later(self.raw[:, 0, self.rows[0] : keys], float("-inf"))
+        if scoring.numbers and scoring.causal and self.rows[0] < self.keys[1]:
+            hide_later(self.raw[:, 0, self.rows[0] - self.keys[0] : keys], float("-inf"))
 
     def _hide(self, total, part, columns: tuple[int, int]) -> None:
         """Add HIDDEN to scores in PSUM, by a product of the identity with the mask."""
@@ -233,8 +265,9 @@ class Group:
 
     def turn(self) -> None:
         """Blocks of at most 128 keys on partitions [≤128, G · blocks, T]; one over the sums."""
-        self.share = nl.ndarray(self.total.shape, nl.float32, nl.sbuf)
-        nisa.tensor_scalar(self.share, self.total, nl.maximum, LEAST_SUM, op1=nl.reciprocal)
+        if self.chain is None:
+            self.share = nl.empty_like(self.total)
+            nisa.tensor_scalar(self.share, self.total, nl.maximum, LEAST_SUM, op1=nl.reciprocal)
         height, heads, keys = self.grown.shape
         flat = self.grown.reshape((height, heads * keys))
         width = min(keys, nl.tile_size.pmax)
@@ -251,10 +284,20 @@ class Group:
                 chosen = self.turned[0:rows, n * len(self.blocks) + block, :]
                 part = values[0:rows, block, :]
                 nisa.nc_matmul(total[:, n, :], chosen, part, accumulate=block > 0)
+        if self.chain is not None:
+            self._merge(dst, total)
+            return
         shares = self.share.reshape((self.height, heads, 1)).broadcast(2, width)
         out = dst.reshape((self.height, heads, width))
         nisa.tensor_tensor(out, total, shares, nl.multiply)
         self.scoring.balance.vector += heads * width
+        self.turned = self.pairs = None
+
+    def _merge(self, dst, total) -> None:
+        """Add this window of keys to the chain; write its results after the last."""
+        self.chain.add(self.peak, self.total, total[:, 0, :])
+        if self.is_last:
+            self.chain.finish(dst)
         self.turned = self.pairs = None
 
 
@@ -271,10 +314,13 @@ class Attention:
         """Write every group."""
         per_head = self.keys * self.dtype.itemsize
         per_head += cover(self.keys, nl.tile_size.pmax) * self.width * self.v.dtype.itemsize
+        items: list[Group] = []
         together = max(1, HELD_BYTES // per_head)
-        items = []
         for batch in range(self.q.shape[0]):
             for held in spans(self.k.shape[1], together):
+                if per_head > WINDOW_BYTES and self.keys > WINDOW:
+                    items += self._windows(batch, held)
+                    continue
                 for rows in spans(self.q.shape[2], nl.tile_size.pmax):
                     items += self._groups(batch, held, rows)
         # Exponentials come before the peaks of the next group: their small Vector Engine work
@@ -288,42 +334,66 @@ class Attention:
         ]
         pipelined(items, stages)
 
-    def _groups(self, batch: int, held: tuple[int, int], rows: tuple[int, int]) -> list:
+    def _groups(self, batch: int, held: tuple[int, int], rows: tuple[int, int]) -> list[Group]:
         """The groups of heads of one tile of queries."""
         first, last = held[0] * self.repeat, held[1] * self.repeat
-        seen = self.scoring.keys_for(rows, self.keys)
+        # Later keys than the last query may see are skipped altogether.
+        seen = min(self.keys, rows[1]) if self.scoring.causal else self.keys
         found = []
         for a, b in spans(last - first, self.scoring.together(seen, last - first, self.width)):
-            group = Group(self.scoring, batch, first + a, rows)
-            group.held, group.heads, group.inside = held, (first, last), (a, b)
+            group = Group(self.scoring, batch, (first + a, first + b), rows, (0, seen))
+            group.held, group.all_heads, group.window = held, (first, last), (0, self.keys)
             found.append(group)
+        return found
+
+    def _windows(self, batch: int, held: tuple[int, int]) -> list[Group]:
+        """The groups of one key head whose keys are taken in windows."""
+        first, last = held[0] * self.repeat, held[1] * self.repeat
+        found = []
+        for block in spans(self.q.shape[2], WINDOW_QUERIES):
+            tiles = [
+                (block[0] + a, block[0] + b)
+                for a, b in spans(block[1] - block[0], nl.tile_size.pmax)
+            ]
+            chains = {(rows, head): Chain() for rows in tiles for head in range(first, last)}
+            for window in spans(self.keys, WINDOW):
+                for rows in tiles:
+                    end = min(window[1], rows[1]) if self.scoring.causal else window[1]
+                    for head in range(first, last) if end > window[0] else ():
+                        heads, chain = (head, head + 1), chains[rows, head]
+                        keys = (window[0], end)
+                        group = Group(self.scoring, batch, heads, rows, keys, chain)
+                        group.held, group.all_heads, group.window = held, (first, last), window
+                        group.is_last = end == self.keys or (self.scoring.causal and end == rows[1])
+                        found.append(group)
         return found
 
     def multiply(self, group: Group) -> None:
         """The first stage of a group; loads keys, values and queries when they are new."""
-        batch, heads = group.batch, group.heads
-        if self.held_at != (batch, group.held):
-            self.held_at = (batch, group.held)
-            balance = self.scoring.balance
-            self.held = Held(self.k, self.v, batch, group.held, self.dtype, balance)
-        if self.queries_at != (batch, heads, group.rows):
-            self.queries_at = (batch, heads, group.rows)
+        batch, heads = group.batch, group.all_heads
+        if self.held_at != (batch, group.held, group.window):
+            self.held_at = (batch, group.held, group.window)
+            k, v = (x.slice(2, *group.window) for x in (self.k, self.v))
+            self.held = Held(k, v, batch, group.held, self.dtype, self.scoring.balance)
+        if self.queries_at != (batch, heads, group.rows, group.window):
+            self.queries_at = (batch, heads, group.rows, group.window)
             source = _rows_of_heads(self.q, batch, heads)
             self.queries = Queries(source, group.rows, self.width, self.dtype, self.scoring)
         group.queries = self.queries
-        seen, pairs = self.scoring.keys_for(group.rows, self.keys), []
-        for n in range(*group.inside):
-            at = n // self.repeat
+        seen, pairs = group.keys[1] - group.keys[0], []
+        for head in range(*group.heads):
+            n, at = head - heads[0], (head - heads[0]) // self.repeat
             values = self.held.v[:, :, at * self.width : (at + 1) * self.width]
             pairs.append((self.queries.turned[:, n, :], self.held.k[:, at, 0:seen], values))
         group.multiply(pairs)
 
     def weigh(self, group: Group) -> None:
         """The last stage of a group; stores the results of the last group of a tile."""
-        (first, last), done = group.inside, group.queries.done
-        group.weigh(done[:, first * self.width : last * self.width])
-        if last == group.heads[1] - group.heads[0]:
-            target = self.out[group.batch][:, group.heads[0] : group.heads[1]]
+        done, (first, last) = group.queries.done, group.all_heads
+        start, end = group.heads[0] - first, group.heads[1] - first
+        group.weigh(done[:, start * self.width : end * self.width])
+        if group.heads[1] == last and group.is_last:
+            target = self.out[group.batch][:, first:last]
             sheet(target, columns=2).store(done, group.rows[0])
         group.queries = None
 

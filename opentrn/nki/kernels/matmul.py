@@ -36,6 +36,8 @@ ACTIVATIONS = {
 BANKS_TOGETHER = 2
 # Row tiles that share the first pass over the weights, which goes at the speed they arrive with.
 FIRST_TILES = 2
+# Output columns worked on together, so that output, bias and residual rows leave room in SBUF.
+MOST_COLUMNS = 4096
 # Row tiles whose sums stay open in PSUM while a long contraction streams by: half of the 8 banks.
 OPEN_TILES = 4
 
@@ -156,7 +158,7 @@ def product(x: Sheet, w: Sheet, dtype, ending: Ending) -> None:
     if deep * min(bank, w.columns) > room:
         _streamed(x, w, dtype, ending, room)
         return
-    block = w.columns if deep * w.columns <= room else room // deep // bank * bank
+    block = min(MOST_COLUMNS, room // deep // bank * bank or w.columns)
     tiles = list(spans(x.rows, pmax))
     groups = [tiles[:FIRST_TILES], *([one] for one in tiles[FIRST_TILES:])]
 
