@@ -191,17 +191,15 @@ def _compiled_lines(executable: Any, path: Any) -> Iterator[str]:
 def profile(
     target: str | None, out: str | None, kernel: str, json: bool, file: str, args: tuple[str, ...]
 ) -> None:
-    """Say where the time goes in FILE: a script that calls kernels, or an executable.
+    """Say where the time goes in FILE: a script (.py) that calls kernels, or an executable.
 
     For each kernel call: device time, what bounds it, how busy each engine is, the source lines
     that cost most, and what to do about it.
     """
-    import zipfile
-
-    if zipfile.is_zipfile(file):
-        profiled = _profile_executable(file)
-    else:
+    if file.endswith(".py"):
         profiled = _profile_script(file, args, target, quiet=json)
+    else:
+        profiled = _profile_executable(file)
     chosen = [each for each in profiled if kernel in each[0].program]
     if not chosen:
         click.echo(f"no kernel{f' named *{kernel}*' if kernel else ''} ran", err=True)
