@@ -402,6 +402,10 @@ class Instr:
         """How many inputs lie where the operator is not defined (when `limited` is set)."""
         return 0
 
+    def range_text(self, count: int) -> str:
+        """What is said about `count` inputs outside."""
+        return f"{count} inputs are outside the valid range"
+
     def relate(self, operands: tuple) -> None:
         """Refuse operands (views, not forms) that do not belong together; UsageError."""
 

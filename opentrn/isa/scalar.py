@@ -5,6 +5,8 @@ instruction of MIN_II cycles to read the accumulators out (ActReadAccumulator, N
 result takes to become visible comes from `latency` and `function_latency` of hw/chips [scalar].
 """
 
+from math import inf
+
 import numpy as np
 
 from opentrn.base import ON_CHIP, UsageError, declare, float32, numerics, tfloat32
@@ -216,10 +218,39 @@ COST = stated(
 )
 
 
+class ActivationInstr(Instr, abstract=True):
+    """An instruction that applies an activation function; some are defined on a range only."""
+
+    engines = ("scalar",)
+    gathers = ("dst", "data")
+    state = "accumulators"
+
+    P = Dim(*LANES)
+    F = Dim(*ELEMENTS)
+
+    @property
+    def limited(self) -> bool:
+        """Whether the function has a valid range."""
+        return self.op.valid_range != (-inf, inf)
+
+    def outside(self, data, bias, scale, **unused) -> int:
+        """How many arguments of the function lie outside its valid range."""
+        return self.op.outside(_scaled(self, data, scale, bias))
+
+    def range_text(self, count: int) -> str:
+        """How many of how many, and the range."""
+        low, high = self.op.valid_range
+        of = "|x|" if self.op.symmetric else "x"
+        return (
+            f"{count} of {self.data.size} arguments of {self.op.name} are outside "
+            f"{low:.7g} ≤ {of} ≤ {high:.7g}"
+        )
+
+
 # ---------------------------------------------------------------------- instructions
 
 
-class activation(Instr):
+class activation(ActivationInstr):
     """dst = op(data * scale + bias) in float32, with an optional sum in the engine's accumulators.
 
     `reduce_cmd` acts on one float32 accumulator for each partition: idle leaves them, reset clears
@@ -228,9 +259,6 @@ class activation(Instr):
     numbers or [P, 1] tiles.  Outside its valid range an activation function is undefined.
     """
 
-    engines = ("scalar",)
-    gathers = ("dst", "data")
-    state = "accumulators"
     dst = Out("sbuf|psum", "P F", *VALUES)
     op = Flag(REQUIRED, "activation function", read=act)
     data = In("sbuf|psum", "P F", *VALUES)
@@ -239,9 +267,6 @@ class activation(Instr):
     reduce_op = Flag(None, "nl.add, when the result is to be summed", read=_optional_op)
     reduce_res = Out("sbuf|psum", "P 1", *VALUES, default=None)
     reduce_cmd = Flag(reduce_cmd.idle, "what happens to the accumulators", read=_command)
-
-    P = Dim(*LANES)
-    F = Dim(*ELEMENTS)
 
     def rules(i):
         """Bias by generation, sums only, indirection."""
@@ -262,16 +287,13 @@ class activation(Instr):
     cycles = COST
 
 
-class activation_reduce(Instr):
+class activation_reduce(ActivationInstr):
     """dst = op(data * scale + bias); reduce_res[p] = Σ dst[p, :], both in float32.
 
     The same as `activation` with reduce_cmd.reset_reduce: the accumulators are cleared, receive
     the sums, and are read out unless `reduce_res` is None.
     """
 
-    engines = ("scalar",)
-    gathers = ("dst", "data")
-    state = "accumulators"
     dst = Out("sbuf|psum", "P F", *VALUES)
     op = Flag(REQUIRED, "activation function", read=act)
     data = In("sbuf|psum", "P F", *VALUES)
@@ -279,9 +301,6 @@ class activation_reduce(Instr):
     reduce_res = Out("sbuf|psum", "P 1", *VALUES, nullable=True)
     bias = Scalar("sbuf|psum", "P 1", *BIAS, default=None)
     scale = Scalar("sbuf|psum", "P 1", float32, default=1.0)
-
-    P = Dim(*LANES)
-    F = Dim(*ELEMENTS)
 
     def rules(i):
         """Bias by generation, sums only, indirection."""
@@ -302,7 +321,7 @@ class activation_reduce(Instr):
     cycles = COST
 
 
-class activate2(Instr):
+class activate2(ActivationInstr):
     """dst = op((data op0 imm0) op1 imm1) in float32, with an optional reduction, on NeuronCore-v4.
 
     `reverse0` and `reverse1` swap the operands of op0 and op1; `relu_param` is the slope of prelu.
@@ -310,10 +329,7 @@ class activate2(Instr):
     fills them with the start value of `reduce_op`.
     """
 
-    engines = ("scalar",)
-    gathers = ("dst", "data")
     generations = (4,)
-    state = "accumulators"
     dst = Out("sbuf|psum", "P F", *VALUES)
     op = Flag(REQUIRED, "activation function", read=act)
     data = In("sbuf|psum", "P F", *VALUES)
@@ -327,9 +343,6 @@ class activate2(Instr):
     reduce_op = Flag(None, "how the result is reduced along its free dimensions", read=_optional_op)
     reduce_res = Out("sbuf|psum", "P 1", *VALUES, default=None)
     reduce_cmd = Flag(reduce_cmd.idle, "what happens to the accumulators", read=_command)
-
-    P = Dim(*LANES)
-    F = Dim(*ELEMENTS)
 
     def rules(i):
         """The six pairs of operators, equal dtypes of tiles, reductions, indirection."""
@@ -358,11 +371,19 @@ class activate2(Instr):
             found.append(("reduce_op", f"reduce_cmd is {i.reduce_cmd.name}: nothing is reduced"))
         return found
 
-    def run(i, data, imm0, imm1, relu_param, accumulators, **unused):
-        """The three stages, and the accumulators."""
+    def argument(i, data, imm0, imm1):
+        """What the function is applied to."""
         x = numerics.cast(data, i.data.dtype, float32)
         x = _staged(i.op0, x, _term(i.imm0, imm0, x.ndim), i.reverse0)
-        x = _staged(i.op1, x, _term(i.imm1, imm1, x.ndim), i.reverse1)
+        return _staged(i.op1, x, _term(i.imm1, imm1, x.ndim), i.reverse1)
+
+    def outside(i, data, imm0, imm1, **unused) -> int:
+        """How many arguments of the function lie outside its valid range."""
+        return i.op.outside(i.argument(data, imm0, imm1))
+
+    def run(i, data, imm0, imm1, relu_param, accumulators, **unused):
+        """The three stages, and the accumulators."""
+        x = i.argument(data, imm0, imm1)
         output = i.op(x, _term(i.relu_param, relu_param, x.ndim))
         after = _reduced(i, i.reduce_op, i.reduce_cmd, output, accumulators)
         return _results(i, output, after, accumulators)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from opentrn.base import BoundsError, NotBuiltError, numerics
+from opentrn.base import BoundsError, numerics
 from opentrn.isa import Register, View
 from opentrn.sim.memory import Storage, put
 
@@ -36,8 +36,6 @@ class Access:
         source = view.index.offset
         if isinstance(source, View):
             machine.storage(source.buffer).settle(source)
-        if view.index.kind == "tensor":
-            raise NotBuiltError("`.indirect()` is not simulated yet", code="sim.tensor_indirection")
 
     # ------------------------------------------------------------ reading
 
@@ -94,6 +92,8 @@ class Access:
         link.bad = None
         # Transfers complete in order: of duplicate rows keep the last.
         _, last = np.unique(offsets[rows][::-1], return_index=True)
+        if last.size < rows.size and getattr(self.instruction.form, "unique_indices", False):
+            self._repeated(rows.size - last.size)
         rows = rows[::-1][last]
         if not rows.size:
             return
@@ -102,6 +102,15 @@ class Access:
         put(held, value[rows], view.dtype, storage.raw)
         base[offsets[rows]] = held
         storage.written.add_rows(reach, offsets[rows])
+
+    def _repeated(self, count: int) -> None:
+        """Notice rows that are added to more than once."""
+        self.machine.notice(
+            "duplicate_indices",
+            f"{self.instruction.opcode}: {count} rows of `{self.view.buffer.name or self.name}` "
+            "are named more than once; of each only the last sum stays",
+            self.instruction.where,
+        )
 
     # ------------------------------------------------------------ addressing
 
@@ -120,8 +129,14 @@ class Access:
             return found, None
         if self.skip:
             return found, outside
+        self.refuse(int(found[outside][0]))
+        return None
+
+    def refuse(self, found: int) -> None:
+        """Raise the BoundsError of an index that is not legal."""
+        view, index = self.view, self.view.index
         raise BoundsError(
-            f"dynamic index {int(found[outside][0])} is outside `{view.buffer.name or self.name}` "
+            f"dynamic index {found} is outside `{view.buffer.name or self.name}` "
             f"(legal: 0 to {index.limit - 1})",
             code="sim.dynamic_bounds",
             rule="with oob_mode.error every dynamic index must be inside its dimension",

@@ -1,62 +1,24 @@
 """What a program computes: each instruction run when issued, or bound to memory for replay."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from opentrn.base import UnwrittenError, UsageError, explanation, float32, numerics
-from opentrn.isa import Buffer, Instruction, Loop, Register, RegisterForm, View
+from opentrn.isa import Buffer, Instruction, Loop, Register, View
 from opentrn.sim import dynamic
-from opentrn.sim.memory import Arena, Storage, fresh_rows, fresh_values, move, put
+from opentrn.sim.columns import Columns, access
+from opentrn.sim.memory import Arena, Storage, fresh_rows, fresh_values, move, put, writer
+from opentrn.sim.plan import Plan, check_range, plan_of
 from opentrn.sim.strict import Finding, Strict
 
 # A device loop of more iterations than this is taken for one that never ends.
 STEP_LIMIT = 10_000_000
 # Arrays kept for reuse: allocating and page-faulting a fresh tile costs more than filling one.
 POOL_BYTES = 256 << 20
-
-
-class Plan(NamedTuple):
-    """How instructions of one form run: what they read and write, by operand position.
-
-    `plain` forms have static operands in memory and nothing else; they run without closures.
-    `inputs` and `outputs` are (position, name).  `exact`: `run` does no arithmetic; `moves`: its
-    result is the source, in the source's dtype and shape.
-    """
-
-    plain: bool
-    inputs: tuple[tuple[int, str], ...]
-    outputs: tuple[tuple[int, str], ...]
-    exact: bool
-    moves: bool
-    ignored: tuple[str, ...]
-
-
-def plan_of(form) -> Plan:
-    """The plan of a form, made once and kept on it."""
-    made = vars(form).get("plan")
-    if made is None:
-        made = form.plan = _plan(form)
-    return made
-
-
-def _plan(form) -> Plan:
-    roles = [getattr(o, "role", "register") for o in form.operands.values()]
-    names = list(enumerate(form.operand_names))
-    tiles = [tile for _, tile in form.tiles()]
-    registers = any(isinstance(given, RegisterForm) for given in form.given)
-    special = "register" in roles or "acc" in roles or registers or form.state
-    plain = not (special or dynamic.skips(form) or any(t.indirect for t in tiles))
-    moves = type(form).__name__ == "dma_copy" and plain
-    return Plan(
-        plain=plain,
-        inputs=tuple((n, name) for n, name in names if roles[n] in ("in", "inout")),
-        outputs=tuple((n, name) for n, name in names if roles[n] in ("out", "inout", "acc")),
-        exact=form.exact(),
-        moves=moves and tiles[0].shape == tiles[1].shape and tiles[0].dtype == tiles[1].dtype,
-        ignored=tuple(f"{type(form).__name__}: `{n}`: {why}" for n, why in form.ignored()),
-    )
+# Checks about how an instruction is used; the others are about what is in memory.
+MISUSES = ("ignored_operand", "activation_range", "duplicate_indices")
 
 
 class Machine:
@@ -70,7 +32,8 @@ class Machine:
         self.chip, self.strict, self.checking = chip, strict or Strict(), checking
         self.storages: dict[Buffer, Storage] = {}
         self.registers: dict[int, int] = {}
-        self.accumulators: dict[str, np.ndarray] = {}
+        self.accumulators: dict[tuple[str, str], np.ndarray] = {}
+        self._fresh: dict[tuple[str, str], np.ndarray] = {}
         self.findings: list[Finding] = []
         self.trips: list[tuple[Loop, int]] = []
         # Instructions recorded in a loop body that no iteration has reached yet.
@@ -79,6 +42,7 @@ class Machine:
         self._pool: dict[tuple, list[np.ndarray]] = {}
         self._pooled = 0
         self._arenas: dict[str, Arena] = {}
+        self._products: dict[tuple[int, int], np.ndarray] = {}
         self._held: list[Buffer] = []
         self._holding = 0
 
@@ -175,7 +139,7 @@ class Machine:
         storage = self.storage(view.buffer)
         storage.settle(view)
         if view.index is not None:
-            return np.array(dynamic.Access(self, storage, view, None).read())
+            return np.array(access(self, storage, view, None).read())
         return np.array(storage.read(view))
 
     # ------------------------------------------------------------ running now
@@ -185,6 +149,8 @@ class Machine:
         plan = plan_of(instruction.form)
         for what in plan.ignored:
             self.notice("ignored_operand", what, instruction.where)
+        if instruction.form.limited and self.strict.activation_range != "ignore":
+            check_range(self, instruction, plan)
         if plan.moves:
             self._run_move(instruction)
         elif plan.plain:
@@ -202,7 +168,11 @@ class Machine:
             if type(view) is View:
                 storage = self._source(instruction, view, name)
                 given[name] = storage.read(view)
+        if form.state:
+            given[form.state] = self._state(form)
         result = form.run(**given)
+        if form.state:
+            self._keep_state(form, result)
         for n, name in plan.outputs:
             view = operands[n]
             if view is not None and name in result:
@@ -274,9 +244,8 @@ class Machine:
             return
         known = explanation(f"sim.{check}")
         if action == "error":
-            raise UnwrittenError(
-                what, code=f"sim.{check}", rule=known.rule, fix=known.fix, at=where
-            )
+            kind = UsageError if check in MISUSES else UnwrittenError
+            raise kind(what, code=f"sim.{check}", rule=known.rule, fix=known.fix, at=where)
         self._noticed.add(key)
         self.findings.append(Finding(f"sim.{check}", what, where, known.rule, known.fix))
 
@@ -306,9 +275,10 @@ class Machine:
             if role == "acc":
                 return self._accumulator(instruction, operand, given, moving)
             if role != "in" and operand is not None:
-                writers.append((name, self._writer(operand, instruction, links)))
+                writers.append((name, self._writer(name, operand, instruction, links)))
         if form.state:
-            self._bind_state(form, given, writers)
+            known = given[form.state] = self._state(form)
+            writers.append((form.state, lambda v: None if v is known else np.copyto(known, v)))
         return _step(form, given, moving, writers, links)
 
     def _mover(self, instruction: Instruction, source: Storage) -> Callable[[], None]:
@@ -339,8 +309,8 @@ class Machine:
             storage = self.storages.get(operand.buffer) or self.allocate(operand.buffer)
             storage.settle(operand)
             if operand.index is not None:
-                access = dynamic.Access(self, storage, operand, instruction, name, links)
-                moving.append((name, access.read))
+                found = access(self, storage, operand, instruction, name, links)
+                moving.append((name, found.read))
             elif operand.buffer.space == "psum" and self.checking:
                 moving.append((name, lambda: storage.watched(operand)))
             elif storage.raw:
@@ -352,12 +322,23 @@ class Machine:
         else:
             given[name] = operand
 
-    def _bind_state(self, form, given, writers) -> None:
-        engine, state = form.engine_name, form.state
-        if engine not in self.accumulators:
-            self.accumulators[engine] = form.fresh()
-        given[state] = self.accumulators[engine]
-        writers.append((state, lambda value: np.copyto(self.accumulators[engine], value)))
+    def _state(self, form) -> np.ndarray:
+        """The accumulators (or generator) of the form's engine, which the machine updates."""
+        known = self.accumulators.get((form.engine_name, form.state))
+        if known is None:
+            known = self.accumulators[form.engine_name, form.state] = form.fresh()
+            self._fresh[form.engine_name, form.state] = known.copy()
+        return known
+
+    def reset_state(self) -> None:
+        """Engine states as before the first instruction, in place."""
+        for key, held in self.accumulators.items():
+            np.copyto(held, self._fresh[key])
+
+    def _keep_state(self, form, result: dict) -> None:
+        after, known = result.get(form.state), self._state(form)
+        if after is not None and after is not known:
+            np.copyto(known, after)
 
     def register(self, register: Register | int) -> int:
         """The register's value now; UsageError when nothing was moved into it."""
@@ -374,28 +355,31 @@ class Machine:
 
     # ------------------------------------------------------------ storing
 
-    def _writer(self, view: View, instruction: Instruction, links) -> Callable:
+    def _writer(self, name: str, view: View, instruction: Instruction, links) -> Callable:
         storage = self.storages.get(view.buffer) or self.allocate(view.buffer)
         storage.settle(view)
         storage.own()
         if view.index is not None:
-            return dynamic.Access(self, storage, view, instruction, "dst", links).write
+            return access(self, storage, view, instruction, name, links).write
         window, dtype, raw, written = storage.window(view), view.dtype, storage.raw, storage.written
         known = dtype if instruction.form.exact() else None
         if dynamic.skips(instruction.form):
             return lambda value: dynamic.put_rows(storage, view, value, links)
         in_psum = view.buffer.space == "psum"
+        parts = instruction.form.parts(name, view)
 
         def write(value):
+            """With the marks that plain SBUF and HBM tiles do not need."""
             if in_psum and storage.touched.cells is not None:
                 self._close_group(storage, view, instruction)
             put(window, value, dtype, raw, known)
             if written.cells is not True:
-                written.add(view)
+                for part in parts:
+                    written.add(part)
 
         if in_psum or written.cells is not True:
             return write
-        return lambda value: put(window, value, dtype, raw, known)
+        return writer(window, dtype, raw, known)
 
     def _close_group(self, storage: Storage, view: View, instruction: Instruction) -> None:
         """Something else than a matmul overwrites matmul results."""
@@ -421,8 +405,10 @@ class Machine:
         for n, name in plan_of(instruction.form).inputs:
             self._bind_input(name, instruction.operands[n], given, moving, instruction, None)
         if view.index is not None:
-            access = dynamic.Access(self, storage, view, instruction, "dst")
-            return lambda: self._matmul(instruction, storage, access.here(), given, moving)
+            found = access(self, storage, view, instruction, "dst")
+            if isinstance(found, Columns):
+                return lambda: found.matmul(given, moving)
+            return lambda: self._matmul(instruction, storage, found.here(), given, moving)
         return lambda: self._matmul(instruction, storage, view, given, moving)
 
     def _matmul(self, instruction, storage: Storage, view: View, given: dict, moving: list) -> None:
@@ -434,7 +420,7 @@ class Machine:
         if group is None and direct and window.ndim == 2:
             run(**given, out=window)
         else:
-            value = run(**given)["dst"].reshape(window.shape)
+            value = run(**given, out=self._product(instruction.form))["dst"].reshape(window.shape)
             if group is True and direct:
                 np.add(window, value, out=window)
             else:
@@ -444,6 +430,13 @@ class Machine:
             storage.touched.add(view)
         if storage.written.cells is not True:
             storage.written.add(view)
+
+    def _product(self, form) -> np.ndarray:
+        """Room for one product, used again and again because fresh pages cost more than the sum."""
+        shape = (form.M, form.N)
+        if shape not in self._products:
+            self._products[shape] = np.empty(shape, np.float32)
+        return self._products[shape]
 
     def _group(self, storage: Storage, view: View, instruction: Instruction):
         """Where the product is added: None nowhere, True everywhere, or a mask."""

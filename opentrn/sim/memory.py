@@ -5,9 +5,11 @@ On chip a buffer of a low-precision format is kept as float32 values that are al
 reinterprets them, or when buffers alias by explicit address.  HBM is kept in its storage format.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 
-from opentrn.base import numerics
+from opentrn.base import float32, numerics
 from opentrn.isa import Buffer, View, view_of
 
 # A row pitch that is a multiple of the page size makes strided access slow on the host
@@ -83,6 +85,27 @@ class Marks:
         if self.cells is True or not rows.size:
             return True
         return self.cells is not None and bool(self.window(view)[rows].all())
+
+    def add_places(self, view: View, places: np.ndarray, axis: int) -> None:
+        """Mark the positions `places` (as for take_along_axis) along one axis of the view."""
+        if self.cells is True:
+            return
+        if self.cells is None:
+            self.cells = self._blank()
+        cells = self.window(view)
+        places = places if cells.ndim == view.ndim else places[..., None]
+        np.put_along_axis(cells, places, True, axis)
+        self._grown(places.shape[axis] * view.nbytes // view.shape[axis])
+
+    def at_places(self, view: View, places: np.ndarray, axis: int) -> np.ndarray:
+        """Whether each of these positions along one axis of the view is marked."""
+        shape = (*view.shape[:axis], places.shape[axis], *view.shape[axis + 1 :])
+        if self.cells is True or self.cells is None:
+            return np.full(shape, self.cells is True)
+        cells = self.window(view)
+        places = places if cells.ndim == view.ndim else places[..., None]
+        found = np.take_along_axis(cells, places, axis)
+        return found if found.ndim == view.ndim else found.any(-1)
 
     def remove(self, view: View) -> None:
         """Clear the marks of the view."""
@@ -282,6 +305,21 @@ def put(window: np.ndarray, value, dtype, raw: bool, known=None) -> None:
         window[...] = numerics.encode(value, dtype)
     else:
         numerics.store(window, value, known, dtype)
+
+
+def writer(window: np.ndarray, dtype, raw: bool, known) -> Callable[[np.ndarray], None]:
+    """`put` into one window, without its questions where float32 goes to float32."""
+    if raw or dtype is not float32:
+        return lambda value: put(window, value, dtype, raw, known)
+    shape, kind, copy = window.shape, window.dtype, np.copyto
+
+    def write(value):
+        if getattr(value, "dtype", None) == kind and value.shape == shape:
+            copy(window, value)
+        else:
+            put(window, value, dtype, raw, known)
+
+    return write
 
 
 def fresh_rows(partitions: int, row_bytes: int) -> np.ndarray:

@@ -92,8 +92,7 @@ class Replay:
             wipe()
         for storage in self._psum:
             storage.touched.clear()
-        for sums in self.machine.accumulators.values():
-            sums.fill(0)
+        self.machine.reset_state()
         with one_blas_thread(), np.errstate(all="ignore"):
             for step in self._steps:
                 step()

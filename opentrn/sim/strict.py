@@ -22,6 +22,8 @@ class Strict:
     read_open_group    PSUM read between the matmuls of one accumulation group
     mutated_input      an input is written but not returned, so the caller may not see it
     ignored_operand    an operand the hardware does not use for this operator
+    activation_range   inputs of an activation function outside the range where it is defined
+    duplicate_indices  rows named more than once where unique_indices promises they are not
     """
 
     uninitialised: Action = "report"
@@ -32,6 +34,8 @@ class Strict:
     read_open_group: Action = "report"
     mutated_input: Action = "report"
     ignored_operand: Action = "report"
+    activation_range: Action = "report"
+    duplicate_indices: Action = "report"
 
 
 @dataclass(frozen=True)
@@ -132,8 +136,14 @@ declare(
     fix="give register_alloc a start value",
 )
 declare(
-    "sim.tensor_indirection",
-    "Tensor indirection (`.indirect()`, NeuronCore-v4) is not simulated yet.",
-    rule="what is not built says so instead of computing something else",
-    fix="gather with nisa.dma_copy and a vector_offset",
+    "sim.activation_range",
+    "An activation function was given values outside its valid range.",
+    rule="outside its range the hardware's approximation is not defined",
+    fix="bring the values into the range first; nl.sin and its like do",
+)
+declare(
+    "sim.duplicate_indices",
+    "A read-modify-write transfer names a row more than once.",
+    rule="unique_indices=True promises that it does not; equal rows race",
+    fix="sum equal rows first",
 )

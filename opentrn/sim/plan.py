@@ -1,0 +1,64 @@
+"""How the machine runs the instructions of one form, worked out once for each form."""
+
+from typing import NamedTuple
+
+from opentrn.isa import Instruction, RegisterForm, View
+from opentrn.sim import dynamic
+
+
+class Plan(NamedTuple):
+    """How instructions of one form run: what they read and write, by operand position.
+
+    `plain` forms have static operands in memory and nothing else; they run without closures.
+    `inputs` and `outputs` are (position, name).  `exact`: `run` does no arithmetic; `moves`: its
+    result is the source, in the source's dtype and shape.
+    """
+
+    plain: bool
+    inputs: tuple[tuple[int, str], ...]
+    outputs: tuple[tuple[int, str], ...]
+    exact: bool
+    moves: bool
+    ignored: tuple[str, ...]
+
+
+def plan_of(form) -> Plan:
+    """The plan of a form, made once and kept on it."""
+    made = vars(form).get("plan")
+    if made is None:
+        made = form.plan = _plan(form)
+    return made
+
+
+def _plan(form) -> Plan:
+    roles = [getattr(o, "role", "register") for o in form.operands.values()]
+    names = list(enumerate(form.operand_names))
+    tiles = [tile for _, tile in form.tiles()]
+    registers = any(isinstance(given, RegisterForm) for given in form.given)
+    special = "register" in roles or "acc" in roles or registers
+    special = special or form.partial or dynamic.skips(form)
+    plain = not (special or any(t.indirect for t in tiles))
+    moves = type(form).__name__ == "dma_copy" and plain
+    return Plan(
+        plain=plain,
+        inputs=tuple((n, name) for n, name in names if roles[n] in ("in", "inout")),
+        outputs=tuple((n, name) for n, name in names if roles[n] in ("out", "inout", "acc")),
+        exact=form.exact(),
+        moves=moves and tiles[0].shape == tiles[1].shape and tiles[0].dtype == tiles[1].dtype,
+        ignored=tuple(f"{type(form).__name__}: `{n}`: {why}" for n, why in form.ignored()),
+    )
+
+
+def check_range(machine, instruction: Instruction, plan: Plan) -> None:
+    """Notice inputs for which the instruction's function is not defined."""
+    given = {}
+    for n, name in plan.inputs:
+        operand = instruction.operands[n]
+        given[name] = machine.value(operand) if isinstance(operand, View) else operand
+    found = instruction.form.outside(**given)
+    if found:
+        what = f"{instruction.opcode}: {instruction.form.range_text(found)}"
+        machine.notice("activation_range", what, instruction.where)
+
+
+__all__ = ["Plan", "check_range", "plan_of"]
