@@ -54,6 +54,8 @@ def _show_refusal(error: Any, *, as_json: bool) -> None:
     if error.at is None or _is_runner(error.at.file):
         error.at = _command_line()
     click.echo(jsonlib.dumps(error.json()) if as_json else str(error), err=True)
+    for note in () if as_json else getattr(error, "__notes__", ()):
+        click.echo(note, err=True)
 
 
 def _is_runner(file: str) -> bool:
@@ -133,13 +135,14 @@ def compile_command(
     NAME in FILE.py is a function that returns the module and its example arguments, `(module,
     (tensor, ...))`. The executable runs with `opentrn.load`, and `opentrn profile` times it.
     """
-    from opentrn import compiler
+    from opentrn import compiler, runtime
     from opentrn.dropin import load_name
 
     module, args = load_name(model, "a function returning (module, arguments)")()
     shown: list[str] = []
     watch = (lambda name, state: shown.append(_stage_line(name, state))) if steps else None
     executable = compiler.compile(module, args, target=target, dtype=dtype, watch=watch)
+    runtime.load(executable)  # refuses what does not fit in the memory of a core
     path = executable.save(output or f"{executable.name}.trn")
     click.echo(jsonlib.dumps(_compiled(executable, path)) if json else "\n".join(
         [*shown, *_compiled_lines(executable, path)]
@@ -179,6 +182,7 @@ def _compiled_lines(executable: Any, path: Any) -> Iterator[str]:
     )
     sizes = ", ".join(f"{use} {bytes_text(n)}" for use, n in facts["hbm_bytes"].items())
     yield f"  HBM          {sizes}"
+    yield f"  time         `opentrn profile {path}` says how long it takes, and why"
 
 
 @main.command(context_settings={"allow_interspersed_args": False})
