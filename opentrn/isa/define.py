@@ -96,7 +96,7 @@ class Instr:
     `RegIn`/`RegOut`, optional `state` (name of the engine state `run` reads and returns),
     `gathers` (operands that may use tensor indirection; the one after `dst` is the stream a
     scatter follows), `example` (sizes of a legal form that reference pages may show), `partial`
-    (outputs are written in `parts`), `limited` (whether `outside` must be asked), `cycles` (a
+    (operands are used in `parts`), `limited` (whether `outside` must be asked), `cycles` (a
     CostLaw returning engine cycles) or `transfer` (DMA), `flops` (default 0).
     Methods: `run(i, **inputs) -> {output: value}`, optional `rules(i)` yielding
     `(holds, rule, fix)`, optional `choose(i) -> engine`.
@@ -395,7 +395,7 @@ class Instr:
         return []
 
     def parts(self, name: str, view) -> tuple:
-        """The parts of an output's view that are written (class attribute `partial` is set)."""
+        """The parts of an operand's view that are read or written (when `partial` is set)."""
         return (view,)
 
     def outside(self, **inputs) -> int:

@@ -159,6 +159,7 @@ class nc_matmul_mx(Instr):
 
     engines = ("tensor",)
     generations = (4,)
+    partial = True
     gathers = ("dst", "stationary", "moving", "stationary_scale", "moving_scale")
     dst = Acc("psum", "M N", float32, bfloat16)
     stationary = In("sbuf", "K M", *MX)
@@ -206,6 +207,10 @@ class nc_matmul_mx(Instr):
                 "or neither",
                 "call .indirect() on both with one index tile",
             )
+
+    def parts(i, name, view):
+        """Of the scales four rows in each quadrant."""
+        return scale_parts(i.K, view) if name.endswith("_scale") else (view,)
 
     def run(i, stationary, moving, stationary_scale, moving_scale, out=None):
         """float32 product of the dequantised matrices."""

@@ -210,11 +210,12 @@ class Machine:
         return storage
 
     def _run_bound(self, instruction: Instruction, plan: Plan) -> None:
-        operands = instruction.operands
-        for n, name in plan.inputs:
+        form, operands = instruction.form, instruction.operands
+        for n, name in plan.checked:
             view = operands[n]
             if type(view) is View and view.index is None:
-                self.check_read(self.storage(view.buffer), view, instruction, name)
+                for part in form.parts(name, view):
+                    self.check_read(self.storage(view.buffer), part, instruction, name)
         for view in operands:
             if type(view) is View and view.index is not None:
                 index = view.index.offset

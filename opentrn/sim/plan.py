@@ -11,7 +11,8 @@ class Plan(NamedTuple):
 
     `plain` forms have static operands in memory and nothing else; they run without closures.
     `inputs` and `outputs` are (position, name).  `exact`: `run` does no arithmetic; `moves`: its
-    result is the source, in the source's dtype and shape.
+    result is the source, in the source's dtype and shape; `checked`: inputs whose memory must have
+    been written (what an instruction only leaves as it was need not).
     """
 
     plain: bool
@@ -19,6 +20,7 @@ class Plan(NamedTuple):
     outputs: tuple[tuple[int, str], ...]
     exact: bool
     moves: bool
+    checked: tuple[tuple[int, str], ...]
     ignored: tuple[str, ...]
 
 
@@ -45,6 +47,11 @@ def _plan(form) -> Plan:
         outputs=tuple((n, name) for n, name in names if roles[n] in ("out", "inout", "acc")),
         exact=form.exact(),
         moves=moves and tiles[0].shape == tiles[1].shape and tiles[0].dtype == tiles[1].dtype,
+        checked=tuple(
+            (n, name)
+            for n, name in names
+            if roles[n] == "in" or roles[n] == "inout" and not form.partial
+        ),
         ignored=tuple(f"{type(form).__name__}: `{n}`: {why}" for n, why in form.ignored()),
     )
 
