@@ -276,7 +276,8 @@ def _row_tile_rules(i):
 
 def _matmul_cycles(i, chip) -> Cycles:
     busy = max(min(chip.tensor.min_cycles, i.M), i.N)
-    return Cycles(busy, latency=chip.tensor.rows, background=i.M / chip.tensor.load_ratio)
+    latency = chip.tensor.latency * chip.tensor.clock
+    return Cycles(busy, latency=latency, background=i.M / chip.tensor.load_ratio)
 
 
 __all__ = ["nc_matmul_mx", "quantize_mx", "scale_rows"]

@@ -24,6 +24,7 @@ FP8 = (float8_e4m3, float8_e5m2, float8_e4m3fn, float8_e3m4)
 DOUBLE_ROW = (float8_e4m3, float8_e5m2, float8_e4m3fn)
 WIDE = (float32, tfloat32)
 MATMUL = (*FP8, bfloat16, float16, *WIDE)
+GATHERED = (float16, bfloat16, float8_e4m3, float8_e5m2, float8_e4m3fn)
 
 
 def _doubled(form) -> bool:
@@ -48,6 +49,7 @@ class nc_matmul(Instr):
     """
 
     engines = ("tensor",)
+    gathers = ("dst", "stationary", "moving")
     dst = Acc("psum", "M N", float32, bfloat16)
     stationary = In("sbuf", _pair("K M"), *MATMUL)
     moving = In("sbuf", _pair("K N"), *MATMUL)
@@ -107,6 +109,7 @@ class nc_matmul(Instr):
             "use perf_mode=none, or quantise both operands to FP8",
         )
         yield from _pe_tile_rules(i)
+        yield from _gather_rules(i)
 
     def run(i, stationary, moving, out=None):
         """float32 product of the two tiles, in `out` [M, N] when that is given."""
@@ -128,6 +131,29 @@ class nc_matmul(Instr):
     def flops(self) -> int:
         """2·K·M·N, twice that in double-row mode."""
         return 2 * self.K * self.M * self.N * (2 if _doubled(self) else 1)
+
+
+def _gather_rules(i):
+    """Tensor indirection (NKI 0.6 API reference, nc_matmul): modes, tiling and dtypes."""
+    gathered = [(name, tile) for name, tile in i.tiles() if tile.indirect == "tensor"]
+    if not gathered:
+        return
+    yield (
+        not i.is_transpose or i.moving.indirect != "tensor",
+        "with is_transpose=True `moving` cannot be indirect",
+        "gather with nisa.tensor_copy first",
+    )
+    yield (
+        tuple(i.tile_position) in ((), (0, 0)),
+        "tensor indirection needs tile_position (0, 0)",
+        "leave tile_position and tile_size out",
+    )
+    for name, tile in gathered:
+        yield (
+            tile.dtype in GATHERED,
+            f"an indirect operand is {', '.join(GATHERED)}: `{name}` is {tile.dtype}",
+            "give the tile one of these dtypes, or gather with nisa.tensor_copy",
+        )
 
 
 def _pe_tile_rules(i):
@@ -166,7 +192,7 @@ def _matmul_cycles(i, chip) -> Cycles:
         passes = passes / 2
     busy = max(min(chip.tensor.min_cycles, i.M), i.N) * passes
     load = i.M / chip.tensor.load_ratio * passes
-    return Cycles(busy, latency=chip.tensor.rows, background=load)
+    return Cycles(busy, latency=chip.tensor.latency * chip.tensor.clock, background=load)
 
 
 class nc_transpose(Instr):
@@ -233,13 +259,14 @@ class nc_transpose(Instr):
 
 def _transpose_cycles(i, chip) -> Cycles:
     if i.engine_name == "vector":
-        return Cycles(max(chip.vector.min_cycles, i.F), latency=chip.vector.static_cycles)
+        latency = chip.vector.latency * chip.vector.clock
+        return Cycles(max(chip.vector.min_cycles, i.F), latency=latency)
     passes = 1.0
     if i.data.dtype == float32:
         passes = chip.tensor.fp32_passes / 2 if chip.generation >= 3 else chip.tensor.fp32_passes
     busy = max(i.P, min(chip.tensor.min_cycles, i.F)) * passes
     load = i.F / chip.tensor.load_ratio * passes
-    return Cycles(busy, latency=chip.tensor.rows, background=load)
+    return Cycles(busy, latency=chip.tensor.latency * chip.tensor.clock, background=load)
 
 
 __all__ = ["nc_matmul", "nc_transpose"]
