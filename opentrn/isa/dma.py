@@ -1,9 +1,10 @@
 """Instructions of the DMA engines: copies (with cast, gather, scatter) and transposes.
 
 Cost model (hw/chips/*.toml, table [dma], gives the numbers, their sources and residuals): a
-transfer is cut into descriptors, one for each stretch that is dense on both sides.  The 16 DMA
-engines of a core serve 8 partitions each.  An engine spends `descriptor + bytes / engine_rate` on
-a descriptor; the first byte moves `start` after the issuing engine's wait was satisfied.
+transfer is cut into descriptors, one for each stretch that is dense on both sides (longer ones
+into pieces of at most `descriptor_bytes`).  The 16 DMA engines of a core serve 8 partitions each.
+An engine spends `descriptor + bytes / engine_rate` on a descriptor; the first byte moves `start`
+after the issuing engine's wait was satisfied.
 """
 
 import numpy as np
@@ -42,17 +43,18 @@ def plan(i, rate: float = 1.0) -> Transfer:
     """The transfer as the rings see it; `rate` scales the engine rate (transposes are slower)."""
     dma = i.chip.dma
     size = max(i.src.nbytes, i.dst.nbytes)
-    chunk = dense_bytes(i)
+    stretch = dense_bytes(i)
+    pieces = -(-stretch // dma.descriptor_bytes)
+    chunk = stretch / pieces
     count = max(1, round(size / chunk))
-    pieces = -(-chunk // dma.descriptor_bytes)
     engines, first = engines_used(i, count)
     per_engine = -(-count // engines)
-    one = dma.descriptor * pieces + chunk / (dma.engine_rate * rate)
+    one = dma.descriptor + chunk / (dma.engine_rate * rate)
     issuer, issue = issued_by(i)
     return Transfer(
         nbytes=size,
-        descriptors=int(count * pieces),
-        descriptor_bytes=chunk / pieces,
+        descriptors=count,
+        descriptor_bytes=chunk,
         engines=engines,
         first_engine=first,
         issuer=issuer,
@@ -246,9 +248,9 @@ def _flat(shape) -> tuple:
 def _transposed(i, chip) -> Transfer:
     share = chip.dma.transpose_rate if i.src.space == "hbm" else chip.dma.transpose_sbuf_rate
     whole = plan(i, share)
-    # The engines read whole rows and write 2-byte columns through their own buffer, so the
-    # descriptors are those of the read side, not one for each element.
-    chunk = i.src.run * i.src.dtype.itemsize
+    # The engines read rows and write 2-byte columns through their own buffer, so the descriptors
+    # are those of the read side, one for each row, not one for each element.
+    chunk = min(i.src.run, i.src.shape[-1]) * i.src.dtype.itemsize
     count = max(1, round(i.src.nbytes / chunk))
     engines = min(int(chip.dma.engines), max(1, count))
     one = chip.dma.descriptor + chunk / (chip.dma.engine_rate * share)
