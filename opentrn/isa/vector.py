@@ -316,6 +316,13 @@ def _scalar_engine_laws(i):
         "on the Scalar Engine a scattered `dst` cannot be in PSUM",
         "use engine=nisa.engine.vector, or scatter into SBUF",
     )
+    words = i.data.dtype in INT32 and i.dst.dtype in INT32 and not i.op0.bitvec
+    yield (
+        not words or "tensor" not in (i.data.indirect, i.dst.indirect),
+        "arithmetic from 32-bit integers to 32-bit integers is address arithmetic, which knows no "
+        "tensor indirection",
+        "gather with nisa.tensor_copy first",
+    )
 
 
 class scalar_tensor_tensor(VectorInstr):
