@@ -346,23 +346,34 @@ class _Keys:
         self.steps.append((1, 1))
 
 
-def plain_cut(offset: int, steps: tuple, key: tuple) -> tuple[int, tuple] | None:
-    """Offset and steps of a key of in-range step-1 slices only, one each; None for other keys.
+def plain_cut(offset: int, steps: tuple, key: tuple, on_chip: bool) -> tuple[int, tuple] | None:
+    """Offset and steps of a key of in-range integers, step-1 slices and static ds; None otherwise.
 
     The common case of `resolve`, kept apart because kernels take many thousand such views.
     """
     cut = []
     for k, (stride, count) in zip(key, steps, strict=True):
-        if type(k) is not slice or k.step is not None:
-            return None
-        start, stop = k.start, k.stop
-        start = 0 if start is None else start
-        stop = count if stop is None else stop
+        if type(k) is int:
+            if not 0 <= k < count or (on_chip and not cut):
+                return None
+            offset += k * stride
+            continue
+        start, stop = _plain_bounds(k, count)
         if type(start) is not int or type(stop) is not int or not 0 <= start < stop <= count:
             return None
         offset += start * stride
         cut.append((stride, stop - start))
-    return offset, tuple(cut)
+    return (offset, tuple(cut)) if len(cut) >= (2 if on_chip else 1) else None
+
+
+def _plain_bounds(k: Any, count: int) -> tuple[Any, Any]:
+    """Start and stop of a step-1 slice or a static nl.ds; not integers for any other key."""
+    if type(k) is slice:
+        if k.step is not None:
+            return None, None
+        return (0 if k.start is None else k.start), (count if k.stop is None else k.stop)
+    start, size = getattr(k, "start", None), getattr(k, "size", None)
+    return start, start + size if type(start) is int and type(size) is int else None
 
 
 def resolve(view: Any, key: Any) -> tuple[int, tuple[tuple[int, int], ...], Indirect | None]:

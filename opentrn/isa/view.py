@@ -206,9 +206,14 @@ class View:
         `index.stride · value`.
         """
         strides = [stride * itemsize for stride, _ in self.steps]
-        if self.buffer.on_chip:
-            strides[0] = self.partition_step * pitch_bytes
-            offset = self.start_partition * pitch_bytes + self.free_offset * itemsize
+        buffer = self.buffer
+        if buffer.on_chip:
+            # As partition_step, start_partition and free_offset, which hot code need not keep.
+            pitch = buffer.partition_bytes // self.dtype.itemsize
+            first, free = divmod(self.offset, pitch)
+            stride, count = self.steps[0]
+            strides[0] = pitch_bytes if count == 1 else stride // pitch * pitch_bytes
+            offset = first * pitch_bytes + free * itemsize
         else:
             offset = self.offset * itemsize
         index = self.index
@@ -230,7 +235,7 @@ class View:
         """
         steps = self.steps
         if type(key) is tuple and len(key) == len(steps) and self.index is None:
-            cut = plain_cut(self.offset, steps, key)
+            cut = plain_cut(self.offset, steps, key, self.buffer.on_chip)
             if cut is not None:
                 return View(self.buffer, cut[0], cut[1], self.dtype)
         offset, steps, index = resolve(self, key)

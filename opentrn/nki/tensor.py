@@ -101,12 +101,6 @@ def _runtime(index: Any) -> Any:
     return index._view if isinstance(index, NkiTensor) else index
 
 
-def _key(key: Any) -> Any:
-    if isinstance(key, tuple):
-        return tuple(_runtime(k) for k in key)
-    return _runtime(key)
-
-
 class NkiTensor(NKIObject):
     """A tensor in SBUF, PSUM or HBM: shape, dtype and an access pattern over its storage.
 
@@ -114,10 +108,12 @@ class NkiTensor(NKIObject):
     of `isa.View` (codes `view.<method>`).
     """
 
-    __slots__ = ("_form", "_handle", "_view")
+    __slots__ = ("_form", "_handle", "_indices", "_view")
 
-    def __init__(self, view: View, handle: Handle):
+    def __init__(self, view: View, handle: Handle, indices: tuple = ()):
         self._view, self._handle, self._form = view, handle, None
+        # The tensors a runtime index is read from live as long as this one.
+        self._indices = indices
 
     # ------------------------------------------------------------ facts
 
@@ -150,14 +146,18 @@ class NkiTensor(NKIObject):
 
     # ------------------------------------------------------------ views
 
-    def _with(self, view: View) -> "NkiTensor":
-        return NkiTensor(view, self._handle)
+    def _with(self, view: View, *indices: Any) -> "NkiTensor":
+        return NkiTensor(view, self._handle, self._indices + indices)
 
     def __getitem__(self, key) -> "NkiTensor":
         """NumPy-style indexing; see `isa.View.at`."""
-        if type(key) is tuple and not any(isinstance(k, NkiTensor) for k in key):
-            return NkiTensor(self._view.at(key), self._handle)
-        return NkiTensor(self._view.at(_key(key)), self._handle)
+        if type(key) is not tuple:
+            return NkiTensor(self._view.at(_runtime(key)), self._handle, (*self._indices, key))
+        for k in key:
+            if type(k) is not slice and type(k) is not int:
+                plain = tuple([_runtime(k) for k in key])
+                return NkiTensor(self._view.at(plain), self._handle, (*self._indices, *key))
+        return NkiTensor(self._view.at(key), self._handle, self._indices)
 
     def __setitem__(self, key, value):
         """Refused: NKI 0.6 has no tile assignment."""
@@ -174,11 +174,11 @@ class NkiTensor(NKIObject):
 
     def select(self, dim: int, index) -> "NkiTensor":
         """One position of a dimension, which is removed; the index may be a tensor."""
-        return self._with(self._view.select(dim, _runtime(index)))
+        return self._with(self._view.select(dim, _runtime(index)), index)
 
     def vector_select(self, dim: int, vector_offset: "NkiTensor") -> "NkiTensor":
         """A row for each partition, by a vector of indices."""
-        return self._with(self._view.vector_select(dim, _runtime(vector_offset)))
+        return self._with(self._view.vector_select(dim, _runtime(vector_offset)), vector_offset)
 
     def permute(self, dims) -> "NkiTensor":
         """The dimensions in another order."""
@@ -230,7 +230,7 @@ class NkiTensor(NKIObject):
             indirect_dim,
             None if dtype is None else as_dtype(dtype),
         )
-        return self._with(made)
+        return self._with(made, scalar_offset, vector_offset)
 
     def view(self, dtype: DType) -> "NkiTensor":
         """The same bytes as another dtype."""
@@ -240,7 +240,7 @@ class NkiTensor(NKIObject):
 
     def indirect(self, index: "NkiTensor", num_elem: int | None = None) -> "NkiTensor":
         """Columns chosen by an index tile (NeuronCore-v4 and later)."""
-        return self._with(self._view.indirect(_runtime(index), num_elem))
+        return self._with(self._view.indirect(_runtime(index), num_elem), index)
 
     # ------------------------------------------------------------ looking at values
 
@@ -260,8 +260,8 @@ class NkiTensor(NKIObject):
 class DynamicSlice:
     """`nl.ds(start, size)`: `size` positions from `start`, which may be a register or tensor."""
 
-    __slots__ = ("size", "start")
+    __slots__ = ("_index", "size", "start")
 
     def __init__(self, start, size):
-        self.start = _runtime(start)
+        self.start, self._index = _runtime(start), start
         self.size = operator.index(size)

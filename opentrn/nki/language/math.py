@@ -4,10 +4,11 @@ A function of this module is also an operator: `nl.add` may be passed as `op=` t
 Results are new SBUF tiles of dtype `dtype`, by default that of the first tile.
 """
 
+import builtins
 from collections.abc import Callable
 from typing import Any
 
-from opentrn.base import ShapeError, UsageError, declare, float32, int32, uint8
+from opentrn.base import BoundsError, ShapeError, UsageError, declare, float32, int32, uint8, uint16
 from opentrn.base import dtype as as_dtype
 from opentrn.nki import isa as nisa
 from opentrn.nki.language.memory import full, ndarray, psum, sbuf, tile_size
@@ -18,6 +19,12 @@ declare(
     "Two tiles do not broadcast to one shape.",
     rule="free dimensions must be equal or 1; partitions must be equal",
     fix="slice or reshape one tile, or nl.broadcast_to it",
+)
+declare(
+    "nki.axis",
+    "A reduction names an axis it cannot reduce.",
+    rule="axes are free dimensions: 1 to ndim - 1, or negative from the last",
+    fix="sum over partitions with nisa.nc_matmul and a column of ones",
 )
 declare(
     "nki.no_tile",
@@ -186,35 +193,44 @@ def tan(x, dtype=None):
     return divide(sin(x, float32), cos(x, float32), dtype or x.dtype)
 
 
-def _rounded(x: NkiTensor, correction: str | None, sign_of: float, dtype) -> NkiTensor:
+def _rounded(x: NkiTensor, correction: str, sign_of: float, dtype) -> NkiTensor:
     """x rounded to an integer through int32, then moved by one where rounding went too far."""
-    whole = ndarray(x.shape, int32, sbuf)
-    nisa.tensor_copy(whole, x)
-    near = ndarray(x.shape, float32, sbuf)
-    nisa.tensor_copy(near, whole)
-    if correction:
-        over = _apply(correction, near, x, float32)
-        nisa.tensor_scalar(over, over, "multiply", sign_of)
-        nisa.tensor_tensor(near, near, over, "add")
-    large = ndarray(x.shape, uint8, sbuf)
-    nisa.tensor_scalar(large, abs(x, float32), "greater_equal", WHOLE)
-    given = copy(x, float32)
-    nisa.tensor_copy_predicated(near, given, large)
-    return near if as_dtype(dtype or x.dtype) == float32 else copy(near, dtype or x.dtype)
+    if x.dtype.is_integer:
+        return _moved(x, dtype or x.dtype)
+    whole = _moved(x, int32)
+    near = _moved(whole, float32)
+    over = _apply(correction, near, x, float32)
+    nisa.tensor_scalar(over, over, "multiply", sign_of)
+    nisa.tensor_tensor(near, near, over, "add")
+    # What is not smaller than 2²³ has no fraction; NaN compares false and stays NaN this way.
+    small = ndarray(x.shape, uint8, sbuf)
+    nisa.tensor_scalar(small, abs(x, float32), "less", WHOLE)
+    result = _moved(x, float32)
+    nisa.tensor_copy_predicated(result, near, small)
+    return result if as_dtype(dtype or x.dtype) == float32 else _moved(result, dtype or x.dtype)
+
+
+def _moved(x: NkiTensor, dtype) -> NkiTensor:
+    """A copy on the Vector Engine, which casts (integers of one width stay exact)."""
+    made = ndarray(x.shape, as_dtype(dtype), sbuf)
+    nisa.tensor_copy(made, x)
+    return made
 
 
 def floor(x, dtype=None):
-    """The largest integer ≤ x."""
+    """The largest integer ≤ x (floor(-0.0) is 0.0)."""
     return _rounded(x, "greater", -1.0, dtype)
 
 
 def ceil(x, dtype=None):
-    """The smallest integer ≥ x."""
+    """The smallest integer ≥ x (between -1 and 0 it is 0.0)."""
     return _rounded(x, "less", 1.0, dtype)
 
 
 def trunc(x, dtype=None):
     """x without its fraction."""
+    if x.dtype.is_integer:
+        return _moved(x, dtype or x.dtype)
     down = floor(abs(x, float32), float32)
     return multiply(down, sign(x, float32), dtype or x.dtype)
 
@@ -224,7 +240,12 @@ def trunc(x, dtype=None):
 
 def _axes(x: NkiTensor, axis) -> tuple[int, ...]:
     axes = axis if isinstance(axis, tuple | list) else (axis,)
-    return tuple(sorted(a % x.ndim for a in axes))
+    if not axes or not builtins.all(-x.ndim <= a < x.ndim for a in axes):
+        raise BoundsError(f"axis {axis} of a tile with {x.ndim} dimensions", code="nki.axis")
+    found = tuple(sorted({a % x.ndim for a in axes}))
+    if found[0] == 0:
+        raise UsageError("a reduction over the partition dimension", code="nki.axis")
+    return found
 
 
 def _reduced_shape(x: NkiTensor, axes, keepdims: bool) -> tuple[int, ...]:
@@ -232,30 +253,41 @@ def _reduced_shape(x: NkiTensor, axes, keepdims: bool) -> tuple[int, ...]:
     return tuple(kept) if len(kept) > 1 else (*kept, 1)
 
 
+def _trailing(x: NkiTensor, axes: tuple[int, ...]) -> tuple[NkiTensor, tuple[int, ...]]:
+    """The tile with the reduced axes last (a view), and where they are then."""
+    first = x.ndim - len(axes)
+    if axes[0] == first:
+        return x, axes
+    kept = [d for d in range(x.ndim) if d not in axes]
+    return x.permute((*kept, *axes)), tuple(range(first, x.ndim))
+
+
 def _reduce(op: str, x: NkiTensor, axis, dtype, keepdims: bool) -> NkiTensor:
     axes = _axes(x, axis)
     out = _result(x, _reduced_shape(x, axes, keepdims), dtype)
-    nisa.tensor_reduce(out, op, x, axes, keepdims=keepdims)
+    turned, last = _trailing(x, axes)
+    shape = _reduced_shape(turned, last, False)
+    nisa.tensor_reduce(out.reshape(shape), op, turned, last)
     return out
 
 
 def sum(x, axis, dtype=None, keepdims=False):
-    """Sum along trailing free axes."""
+    """Sum along free axes."""
     return _reduce("add", x, axis, dtype, keepdims)
 
 
 def max(x, axis, dtype=None, keepdims=False):
-    """Maximum along trailing free axes."""
+    """Maximum along free axes."""
     return _reduce("maximum", x, axis, dtype, keepdims)
 
 
 def min(x, axis, dtype=None, keepdims=False):
-    """Minimum along trailing free axes."""
+    """Minimum along free axes."""
     return _reduce("minimum", x, axis, dtype, keepdims)
 
 
 def prod(x, axis, dtype=None, keepdims=False):
-    """Product along trailing free axes."""
+    """Product along free axes."""
     return _reduce("multiply", x, axis, dtype, keepdims)
 
 
@@ -267,13 +299,13 @@ def _count(x: NkiTensor, axis) -> int:
 
 
 def mean(x, axis, dtype=None, keepdims=False):
-    """Arithmetic mean along trailing free axes, through float32."""
+    """Arithmetic mean along free axes, through float32."""
     total = _reduce("add", x, axis, float32, keepdims)
     return multiply(total, 1.0 / _count(x, axis), dtype or x.dtype)
 
 
 def var(x, axis, dtype=None, keepdims=False):
-    """Population variance along trailing free axes, through float32; sizes of one are kept."""
+    """Population variance along free axes, through float32; sizes of one are kept."""
     centre = mean(x, axis, float32, keepdims=True)
     apart = subtract(x, centre, float32)
     return mean(square(apart, float32), axis, dtype or x.dtype, keepdims=True)
@@ -288,11 +320,12 @@ def all(x, axis, dtype=None):
 
 
 def softmax(x, axis=-1, dtype=None):
-    """exp(x - max) / Σ exp(x - max) along trailing free axes."""
+    """exp(x - max) / Σ exp(x - max) along free axes."""
     axes = _axes(x, axis)
-    rows = x if x.ndim == 2 else x
-    peak = ndarray(_reduced_shape(rows, axes, True), float32, sbuf)
-    nisa.tensor_reduce(peak, "maximum", rows, axes, negate=True, keepdims=True)
+    peak = ndarray(_reduced_shape(x, axes, True), float32, sbuf)
+    turned, last = _trailing(x, axes)
+    flat = peak.reshape(_reduced_shape(turned, last, False))
+    nisa.tensor_reduce(flat, "maximum", turned, last, negate=True)
     if peak.size == peak.shape[0]:
         grown = ndarray(x.shape, float32, sbuf)
         total = ndarray((x.shape[0], 1), float32, sbuf)
@@ -342,21 +375,25 @@ def full_like(x, fill_value, dtype=None, buffer=None, name=""):
 
 
 def broadcast_to(x, shape, dtype=None):
-    """A copy of `x` repeated to `shape`; one partition is repeated through the Tensor Engine."""
-    shape = tuple(shape)
-    if x.shape[0] == shape[0]:
-        like = ndarray(shape, as_dtype(dtype or x.dtype), sbuf)
-        while x.ndim < len(shape):
-            x = x.expand_dim(1)
-        for dim in range(1, len(shape)):
-            x = x.broadcast(dim, shape[dim]) if x.shape[dim] == 1 != shape[dim] else x
-        nisa.tensor_copy(like, x)
-        return like
-    if x.shape[0] != 1:
+    """`x` repeated along dimensions of size 1 to `shape`; `x` itself when it has that shape.
+
+    One partition is repeated through the Tensor Engine, exactly.  Raises ShapeError `nki.broadcast`
+    for another rank or a size that is neither equal nor 1.
+    """
+    shape, kind = tuple(shape), as_dtype(dtype or x.dtype)
+    fits = len(shape) == x.ndim and builtins.all(
+        n in (1, wanted) for n, wanted in zip(x.shape, shape, strict=True)
+    )
+    if not fits:
         what = f"{list(x.shape)} does not broadcast to {list(shape)}"
         raise ShapeError(what, code="nki.broadcast")
-    row = broadcast_to(x, (1, *shape[1:]), float32).reshape((1, _free(shape)))
-    return _repeat_partition(row, shape, as_dtype(dtype or x.dtype))
+    if x.shape == shape and x.dtype == kind:
+        return x
+    wide = x
+    for dim in range(1, len(shape)):
+        wide = wide.broadcast(dim, shape[dim]) if x.shape[dim] != shape[dim] else wide
+    made = _moved(wide, kind)
+    return made if x.shape[0] == shape[0] else _repeat_partition(made, shape, kind)
 
 
 def _free(shape) -> int:
@@ -367,16 +404,23 @@ def _free(shape) -> int:
 
 
 def _repeat_partition(row: NkiTensor, shape, kind) -> NkiTensor:
-    """ones[1, P]ᵀ · row[1, F] for blocks of F: exact, as each sum has one term."""
+    """ones[1, P]ᵀ · row[1, F] for blocks of F: exact, as each sum has one term.
+
+    32-bit integers go as halves, which float32 holds exactly.
+    """
     count, width = shape[0], _free(shape)
-    ones = full((1, count), 1.0, float32)
     out = ndarray((count, width), kind, sbuf)
+    source, target = row.reshape((1, width)), out
+    if kind.is_integer and kind.bits == 32:
+        source, target = source.view(uint16), out.view(uint16)
+        width *= 2
+    ones, moving = full((1, count), 1.0, float32), _moved(source, float32)
     step = tile_size.psum_bank_fmax
     for start in range(0, width, step):
         stop = start + step if start + step < width else width
         block = ndarray((count, stop - start), float32, psum)
-        nisa.nc_matmul(block, ones, row[:, start:stop])
-        nisa.tensor_copy(out[:, start:stop], block)
+        nisa.nc_matmul(block, ones, moving[:, start:stop])
+        nisa.tensor_copy(target[:, start:stop], block)
     return out.reshape(shape)
 
 

@@ -5,7 +5,16 @@ from typing import Any
 
 import numpy as np
 
-from opentrn.base import MissingFileError, ShapeError, SpaceError, declare, float32, numerics, uint8
+from opentrn.base import (
+    BoundsError,
+    MissingFileError,
+    ShapeError,
+    SpaceError,
+    declare,
+    float32,
+    numerics,
+    uint8,
+)
 from opentrn.base import dtype as as_dtype
 from opentrn.nki import isa as nisa
 from opentrn.nki.arrays import whole
@@ -23,6 +32,12 @@ declare(
     "An on-chip tensor has more partitions than the chip.",
     rule="the first dimension of an SBUF or PSUM tensor lies on the 128 partitions",
     fix="cut the first dimension into tiles of at most nl.tile_size.pmax",
+)
+declare(
+    "nki.address",
+    "An explicit address lies outside its memory.",
+    rule="address is (first partition, byte within each partition); the tensor must fit from there",
+    fix="choose a lower address, or leave `address` out",
 )
 declare(
     "nki.constant_file",
@@ -75,7 +90,7 @@ def ndarray(shape, dtype, buffer=sbuf, name="", address=None) -> NkiTensor:
     addresses share memory.  Raises ShapeError for more than 128 partitions on chip.
     """
     session, region = current(), region_of(buffer)
-    shape = tuple(int(n) for n in shape)
+    shape = tuple(shape)
     pmax = int(session.chip.core.partitions)
     if region.space != "hbm" and shape and shape[0] > pmax:
         raise ShapeError(
@@ -95,8 +110,30 @@ def ndarray(shape, dtype, buffer=sbuf, name="", address=None) -> NkiTensor:
         partition=partition,
         address=start,
     )
+    if address is not None:
+        _check_address(session.chip.core, made, address)
     session.allocate(made)
     return whole(session, made, region)
+
+
+def _check_address(core, made, address) -> None:
+    """BoundsError when the tensor does not lie within its memory; SpaceError in HBM."""
+    if not made.on_chip:
+        raise SpaceError(
+            "an explicit address for a tensor in HBM",
+            code="nki.address",
+            rule="addresses are of SBUF and PSUM; HBM is placed by the runtime",
+            fix="leave `address` out",
+        )
+    size = int(core.sbuf_partition if made.space == "sbuf" else core.psum_partition)
+    last = made.partition + made.shape[0]
+    inside = made.partition >= 0 and last <= int(core.partitions) and made.address >= 0
+    if not inside or made.address + made.partition_bytes > size:
+        raise BoundsError(
+            f"address {tuple(address)}: partitions {made.partition} to {last - 1}, bytes "
+            f"{made.address} to {made.address + made.partition_bytes - 1} of {size}",
+            code="nki.address",
+        )
 
 
 def full(shape, fill_value, dtype, buffer=sbuf, name="") -> NkiTensor:
