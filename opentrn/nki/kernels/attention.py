@@ -24,8 +24,9 @@ declare(
     fix="use kernels.matmul and kernels.softmax for wider heads",
 )
 
-# What is added to a score to hide it (twice at most, which stays finite), and the lowest value the maximum of a row may take: where a
-# row hides everything all scores lie so far below it that their exponentials are exactly 0.
+# What is added to a score to hide it (twice at most, which stays finite), and the lowest value the
+# maximum of a row may take: where a row hides everything all scores lie so far below it that their
+# exponentials are exactly 0.
 HIDDEN = -1.5e38
 LOWEST = {"bool": -1e38, "float": -3.4028234663852886e38}
 # Any visible score makes the sum at least 1, so this only keeps 0 / 0 away from rows without one.

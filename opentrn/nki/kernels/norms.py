@@ -8,7 +8,7 @@ from opentrn.base import UsageError, declare
 from opentrn.nki import isa as nisa
 from opentrn.nki import language as nl
 from opentrn.nki.jit import jit
-from opentrn.nki.kernels.tiles import row_of, sheet, spans
+from opentrn.nki.kernels.tiles import ahead, row_of, sheet, spans
 
 declare(
     "kernels.softmax_axis",
@@ -17,8 +17,8 @@ declare(
     fix="permute the view so that the axis comes last, and permute the result back",
 )
 
-# Elements of a row that are held at once: six float32 tiles of them fit in a partition.
-WHOLE_ROW = 6144
+# Elements of a row that are held at once: nine float32 tiles of them fit in a partition.
+WHOLE_ROW = 4096
 PIECE = 2048
 
 
@@ -29,19 +29,24 @@ class Rows:
         self.x, self.residual = sheet(x), None if residual is None else sheet(residual)
         whole = self.x.columns <= WHOLE_ROW
         self.pieces = list(spans(self.x.columns, self.x.columns if whole else PIECE))
-        self.kept, self.at = None, None
+        self.kept: dict = {}
 
     def tile(self, rows: tuple[int, int], columns: tuple[int, int]):
         """These rows and columns as an SBUF tile; a sum with the residual is float32."""
-        if self.at == (rows, columns):
-            return self.kept
+        if (rows, columns) in self.kept:
+            return self.kept[rows, columns]
         tile = self.x.tile(rows, columns)
         if self.residual is not None:
             total = nl.ndarray(tile.shape, nl.float32, nl.sbuf)
             nisa.tensor_tensor(total, tile, self.residual.tile(rows, columns), nl.add)
             tile = total
-        self.kept, self.at = tile, (rows, columns)
+        if len(self.pieces) == 1:
+            self.kept[rows, columns] = tile
         return tile
+
+    def drop(self, rows: tuple[int, int]) -> None:
+        """Forget the tile of these rows: nothing will ask for it again."""
+        self.kept.pop((rows, self.pieces[0]), None)
 
 
 class Factors:
@@ -89,8 +94,20 @@ def _moments(x: Rows, rows: tuple[int, int]):
     return found
 
 
+def _beside_vector() -> bool:
+    """Whether GpSimd may work in SBUF while the Vector Engine does: not before NeuronCore-v3.
+
+    Source: Trainium2 architecture guide, data movement updates (NG3:268).
+    """
+    return nisa.get_nc_version() >= nisa.nc_version.gen3
+
+
 def _normalised(dst, tile, mean, scale, weight, bias) -> None:
-    """dst = (tile - mean) · scale · weight + bias, with rows weight and bias, or None."""
+    """dst = (tile - mean) · scale · weight + bias, with rows weight and bias, or None.
+
+    With both, the Vector Engine (which also made the statistics) does the first part; the Scalar
+    Engine and GpSimd the rest where they can.
+    """
     if weight is None:
         value = dst if bias is None else _floats(dst)
         nisa.tensor_scalar(value, tile, nl.subtract, mean, op1=nl.multiply, operand1=scale)
@@ -101,8 +118,23 @@ def _normalised(dst, tile, mean, scale, weight, bias) -> None:
     nisa.scalar_tensor_tensor(value, tile, nl.subtract, mean, nl.multiply, weight)
     if bias is None:
         nisa.activation(dst, nl.copy, value, scale=scale)
+    elif _beside_vector():
+        nisa.activation(value, nl.copy, value, scale=scale)
+        nisa.tensor_tensor(dst, value, bias, nl.add, engine=nisa.gpsimd_engine)
     else:
         nisa.scalar_tensor_tensor(dst, value, nl.multiply, scale, nl.add, bias)
+
+
+def _scaled(dst, tile, scale, weight, beside: bool) -> None:
+    """dst = tile · scale · weight (a row, or None); `beside` leaves the Vector Engine alone."""
+    if weight is None:
+        nisa.activation(dst, nl.copy, tile, scale=scale)
+    elif beside:
+        value = _floats(dst)
+        nisa.activation(value, nl.copy, tile, scale=scale)
+        nisa.tensor_tensor(dst, value, weight, nl.multiply, engine=nisa.gpsimd_engine)
+    else:
+        nisa.scalar_tensor_tensor(dst, tile, nl.multiply, scale, nl.multiply, weight)
 
 
 @jit
@@ -112,16 +144,21 @@ def layer_norm(x, weight=None, bias=None, epsilon=1e-5, residual=None):
     given, result = Rows(x, residual), sheet(out)
     lanes = min(result.rows, nl.tile_size.pmax)
     factors, small = Factors(weight, bias, lanes), column(lanes, epsilon)
-    for rows in spans(result.rows, nl.tile_size.pmax):
-        height = rows[1] - rows[0]
+
+    def begin(rows):
         moments = _moments(given, rows)
         scale = _floats(moments, 1)
-        nisa.activation(scale, nl.rsqrt, moments[:, 1:2], bias=small[0:height, :])
+        nisa.activation(scale, nl.rsqrt, moments[:, 1:2], bias=small[0 : rows[1] - rows[0], :])
+        return moments, scale
+
+    for rows, (moments, scale) in ahead(spans(result.rows, nl.tile_size.pmax), begin):
+        height = rows[1] - rows[0]
         for piece in given.pieces:
             tile = given.tile(rows, piece)
             done = nl.ndarray(tile.shape, x.dtype, nl.sbuf)
             _normalised(done, tile, moments[:, 0:1], scale, *factors.rows(height, piece))
             result.store(done, rows[0], piece[0])
+        given.drop(rows)
     return out
 
 
@@ -132,21 +169,23 @@ def rms_norm(x, weight=None, epsilon=1e-6, residual=None):
     given, result = Rows(x, residual), sheet(out)
     lanes = min(result.rows, nl.tile_size.pmax)
     factors, small = Factors(weight, None, lanes), column(lanes, epsilon)
-    for rows in spans(result.rows, nl.tile_size.pmax):
-        height = rows[1] - rows[0]
+    beside = False
+
+    def begin(rows):
         squares = _total(given, rows, nl.square)
-        scale = _floats(squares)
-        share = 1.0 / x.shape[-1]
-        nisa.activation(scale, nl.rsqrt, squares, bias=small[0:height, :], scale=share)
+        scale, few = _floats(squares), small[0 : rows[1] - rows[0], :]
+        nisa.activation(scale, nl.rsqrt, squares, bias=few, scale=1.0 / x.shape[-1])
+        return scale
+
+    for rows, scale in ahead(spans(result.rows, nl.tile_size.pmax), begin):
+        height = rows[1] - rows[0]
         for piece in given.pieces:
             tile = given.tile(rows, piece)
             done = nl.ndarray(tile.shape, x.dtype, nl.sbuf)
-            weights = factors.rows(height, piece)[0]
-            if weights is None:
-                nisa.activation(done, nl.copy, tile, scale=scale)
-            else:
-                nisa.scalar_tensor_tensor(done, tile, nl.multiply, scale, nl.multiply, weights)
+            _scaled(done, tile, scale, factors.rows(height, piece)[0], beside)
+            beside = _beside_vector() and not beside
             result.store(done, rows[0], piece[0])
+        given.drop(rows)
     return out
 
 
@@ -178,8 +217,8 @@ def softmax(x, axis=-1):
         raise UsageError(f"softmax over axis {axis} of {x.ndim}", code="kernels.softmax_axis")
     out = nl.ndarray(x.shape, x.dtype, nl.shared_hbm)
     given, result = Rows(x), sheet(out)
-    for rows in spans(result.rows, nl.tile_size.pmax):
-        lowest = _lowest_negated(given, rows)
+    tiles = spans(result.rows, nl.tile_size.pmax)
+    for rows, lowest in ahead(tiles, lambda rows: _lowest_negated(given, rows)):
         if len(given.pieces) == 1:
             tile = given.tile(rows, given.pieces[0])
             grown, total = _floats(tile), _floats(lowest)
@@ -196,4 +235,5 @@ def softmax(x, axis=-1):
             done = nl.ndarray(tile.shape, x.dtype, nl.sbuf)
             nisa.tensor_scalar(done, tile, nl.multiply, share)
             result.store(done, rows[0], piece[0])
+        given.drop(rows)
     return out
