@@ -106,6 +106,7 @@ class Instr:
     state: str | None = None
     gathers: tuple[str, ...] = ()
     example: dict[str, int] = {}
+    named = True  # the public function takes `name=`
     partial = False
     limited = False
     generations: tuple[int, ...] = (2, 3, 4)
@@ -481,7 +482,7 @@ def instruction_class(name: str) -> type[Instr]:
 
 
 def signature(cls: type[Instr]) -> inspect.Signature:
-    """The public Python signature: declared order, declared defaults, then `name=None`."""
+    """The public Python signature: declared order, declared defaults, then mostly `name=None`."""
     parameters = []
     for name, declared in cls.parameters.items():
         default = declared.default
@@ -489,7 +490,8 @@ def signature(cls: type[Instr]) -> inspect.Signature:
         parameters.append(
             inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default)
         )
-    parameters.append(
-        inspect.Parameter("name", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)
-    )
+    if cls.named:
+        parameters.append(
+            inspect.Parameter("name", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None)
+        )
     return inspect.Signature(parameters)

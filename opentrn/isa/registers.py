@@ -25,6 +25,7 @@ class register_move(Instr):
     """dst = src, where `src` is a number or another register."""
 
     engines = ("sync",)
+    named = False
     dst = RegOut("the register that is set")
     src = RegIn("a number or a register")
 
@@ -39,6 +40,7 @@ class register_load(Instr):
     """dst = the one element of the tile `src`."""
 
     engines = ("sync",)
+    named = False
     dst = RegOut("the register that is set")
     src = In("sbuf|hbm", "P F", *_WORDS, engine_side=False)
     P = Dim(1, "a register holds one element")
@@ -55,6 +57,7 @@ class register_store(Instr):
     """The one element of the tile `dst` = src."""
 
     engines = ("sync",)
+    named = False
     dst = Out("sbuf|hbm", "P F", *_WORDS, engine_side=False)
     src = RegIn("a number or a register")
     P = Dim(1, "a register holds one element")

@@ -71,7 +71,7 @@ def issue(cls, operands: tuple, flags: tuple, values: tuple, name: str | None) -
     made = make_form(cls, session.chip, tuple(seen), flags)
     if cls.relate is not Instr.relate:
         made.relate(tuple(kept))
-    instruction = Instruction(made, tuple(kept), values, user_line(), name)
+    instruction = Instruction(made, tuple(kept), values, session.line or user_line(), name)
     session.issue(instruction)
     return NkiInstruction(instruction)
 
@@ -123,12 +123,14 @@ def function_of(cls, module: str):
             scope["_spread"] = spread
     ordered = [named[n] for n in cls.parameters if n in named]
     parts = [
-        "(" + "".join(f"{n}, " for n in group) + ")"
-        for group in (ordered, cls.flags, cls.values)
+        "(" + "".join(f"{n}, " for n in group) + ")" for group in (ordered, cls.flags, cls.values)
     ]
+    label = "name" if cls.named else "None"
+    if cls.named:
+        parameters.append("name=None")
     text = (
-        f"def {cls.__name__}({', '.join([*parameters, 'name=None'])}):\n"
-        f"    return _issue(_cls, {parts[0]}, {parts[1]}, {parts[2]}, name)\n"
+        f"def {cls.__name__}({', '.join(parameters)}):\n"
+        f"    return _issue(_cls, {parts[0]}, {parts[1]}, {parts[2]}, {label})\n"
     )
     exec(compile(text, __file__, "exec"), scope)
     made = scope[cls.__name__]

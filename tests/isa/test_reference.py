@@ -72,9 +72,9 @@ range_select(dst, on_true_tile, comp_op0, comp_op1, bound0, bound1, reduce_cmd=r
 select_reduce(dst, predicate, on_true, on_false, reduce_res=None, reduce_cmd=idle,
     reduce_op=maximum, reverse_pred=False, name=None)
 sendrecv(src, dst, send_to_rank, recv_from_rank, pipe_id, dma_engine=dma, name=None)
-register_move(dst, src, name=None)
-register_load(dst, src, name=None)
-register_store(dst, src, name=None)
+register_move(dst, src)
+register_load(dst, src)
+register_store(dst, src)
 nc_find_index8(dst, data, vals, name=None)
 nc_match_replace8(dst, data, vals, imm, dst_idx=None, name=None)
 nonzero_with_count(dst, src, index_offset=0, padding_val=-1, name=None)
