@@ -95,6 +95,21 @@ def test_linear_takes_any_view():
     close(run(_of_views, x, w, bias), want, sums(33))
 
 
+@nki.jit
+def _of_turned_memory(x, w):
+    return kernels.linear(x.permute((1, 0)), w.permute((1, 0)))
+
+
+@every_target
+@every_dtype
+@pytest.mark.parametrize("size", [(1, 7, 3), (130, 300, 257), (40, 20000, 5)])
+def test_operands_that_lie_transposed_in_memory(target, dtype, size):
+    rows, depth, columns = size
+    x, w = numbers(0, depth, rows, dtype=dtype), numbers(1, columns, depth, dtype=dtype)
+    found = run(_of_turned_memory, x, w, target=target)
+    close(found, exact(x).T @ exact(w).T, about(dtype, depth))
+
+
 @every_target
 @every_dtype
 def test_matmul_of_batches(target, dtype):

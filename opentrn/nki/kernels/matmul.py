@@ -115,18 +115,34 @@ class Ending:
         return target
 
 
-def load_weights(w: Sheet, depth: tuple[int, int], columns: tuple[int, int], dtype):
-    """Rows `depth` and these columns of w as a tile [≤128, K/128, N] of `dtype`."""
+def load_weights(w: Sheet, depth: tuple[int, int], columns: tuple[int, int], dtype, balance):
+    """Rows `depth` and these columns of w as a tile [≤128, K/128, N] of `dtype`.
+
+    A w that lies transposed in memory is read along its memory and turned by the Tensor Engine.
+    """
     pmax = nl.tile_size.pmax
     count, width = depth[1] - depth[0], columns[1] - columns[0]
     shape = (min(count, pmax), cover(count, pmax), width)
-    tile = nl.ndarray(shape, w.dtype, nl.sbuf)
-    cast = tile if w.dtype == dtype else nl.ndarray(shape, dtype, nl.sbuf)
+    cast = nl.ndarray(shape, dtype, nl.sbuf)
+    if w.is_turned:
+        rows = w.turned()
+        for first, last in spans(width, pmax):
+            tile = rows.tile((columns[0] + first, columns[0] + last), depth)
+            transposed(tile, dtype, balance, 0, cast, first)
+        return cast
+    tile = cast if w.dtype == dtype else nl.ndarray(shape, w.dtype, nl.sbuf)
     for k, (first, last) in enumerate(spans(count, pmax)):
         w.load(tile[0 : last - first, k, :], depth[0] + first, columns[0])
         if cast is not tile:
             nisa.tensor_copy(cast[0 : last - first, k, :], tile[0 : last - first, k, :])
     return cast
+
+
+def load_turned(x: Sheet, rows: tuple[int, int], depth: tuple[int, int], dtype, balance):
+    """The transpose of these rows of x, [≤128, K/128, M] of `dtype`: read so, or turned."""
+    if x.is_turned:
+        return load_weights(x.turned(), depth, rows, dtype, balance)
+    return transposed(x.tile(rows, depth), dtype, balance)
 
 
 def accumulate(totals, xts, weights, depth: int, begun: bool) -> None:
@@ -163,18 +179,24 @@ def product(x: Sheet, w: Sheet, dtype, ending: Ending) -> None:
     groups = [tiles[:FIRST_TILES], *([one] for one in tiles[FIRST_TILES:])]
 
     def turned(group):
-        return [transposed(x.tile(rows), dtype, ending.balance) for rows in group]
+        whole = (0, x.columns)
+        return [load_turned(x, rows, whole, dtype, ending.balance) for rows in group]
 
     for columns in spans(w.columns, block):
         feed = ahead(groups, turned)
         first = next(feed)  # written before the weights: the rows of x are the first to be needed
         ending.begin(columns)
         held = [
-            ((a, b), load_weights(w, (0, x.columns), (columns[0] + a, columns[0] + b), dtype))
-            for a, b in spans(columns[1] - columns[0], BANKS_TOGETHER * bank)
+            (part, _held(w, x.columns, columns[0], part, dtype, ending.balance))
+            for part in spans(columns[1] - columns[0], BANKS_TOGETHER * bank)
         ]
         for group, xts in chain([first], feed):
             _rows_times_weights(group, xts, held, columns, x.columns, ending)
+
+
+def _held(w: Sheet, depth: int, at: int, part: tuple[int, int], dtype, balance):
+    """All rows of w and the columns `part`, counted from `at`."""
+    return load_weights(w, (0, depth), (at + part[0], at + part[1]), dtype, balance)
 
 
 def _rows_times_weights(group, xts, held, columns, depth: int, ending: Ending) -> None:
@@ -213,8 +235,9 @@ def _streamed(x: Sheet, w: Sheet, dtype, ending: Ending, room: int) -> None:
             parts = [(group[0] + a, group[0] + b) for a, b in spans(group[1] - group[0], pmax)]
             totals = [banks_for(rows, columns) for rows in parts]
             for depth in spans(x.columns, step):
-                weights = load_weights(w, depth, columns, dtype)
-                xts = [transposed(x.tile(rows, depth), dtype, ending.balance) for rows in parts]
+                balance = ending.balance
+                weights = load_weights(w, depth, columns, dtype, balance)
+                xts = [load_turned(x, rows, depth, dtype, balance) for rows in parts]
                 _sum_up(totals, xts, weights, depth[1] - depth[0], 0, ending, depth[0] == 0)
             for rows, banks in zip(parts, totals, strict=True):
                 tile, added = ending.open(rows, columns)

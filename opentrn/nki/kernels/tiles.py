@@ -78,6 +78,16 @@ class Sheet:
         self.rows, self.columns = prod(self.row_shape), prod(self.column_shape)
         self.row_stride, self.column_stride = row_steps[-1][0], column_steps[-1][0]
 
+    @property
+    def is_turned(self) -> bool:
+        """Whether memory is dense down the columns instead of along the rows."""
+        return self.column_stride != 1 and self.columns > 1 and self.row_stride == 1
+
+    def turned(self) -> "Sheet":
+        """The same memory with rows and columns exchanged."""
+        steps, cut = self.view.get_pattern(), len(self.row_shape)
+        return Sheet(self.view, steps[cut:], steps[:cut])
+
     def pieces(self, rows: tuple[int, int], columns: tuple[int, int]):
         """(tile rows, tile columns, HBM view) of the rectangular pieces of one tile."""
         for row, height, row_box in boxes(self.row_shape, *rows):
