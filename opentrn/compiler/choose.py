@@ -77,7 +77,7 @@ def _linear(value: Value) -> Use:
     residual = parts.pop(0) if a.residual else None
     options = {"activation": a.activation or None, "out_dtype": device_dtype(value.dtype)}
     parts = [p for p in (bias and "bias", a.activation, residual and "residual") if p]
-    why = f"{', '.join(parts) or 'nothing'} added on the way out of PSUM"
+    why = f"{', '.join(parts) or 'no bias'} on the way out of PSUM"
     return Use(value, kernels.linear, (x, weight, bias, residual), options, why, (0, 1, 3))
 
 

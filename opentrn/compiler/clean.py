@@ -3,6 +3,7 @@
 import numpy as np
 
 from opentrn.graph import (
+    ATTENTION,
     CLEAN,
     RECOGNISE,
     Builder,
@@ -152,7 +153,50 @@ class GatherRepeated(Rule):
         return g.take(table, g.broadcast_in_dim(row, (2, 3), (1,)), axis=1)
 
 
-RULES = (*CLEAN, *RECOGNISE, AndTrue, BroadcastTwice, GatherEverything, GatherRepeated)
+class RotateHalf(Rule):
+    """join(-a, b) · table → join(a, b) · table with signs: rotary positions negate nothing"""
+
+    private = True
+
+    def find(p: PatternBuilder, a: Pattern, b: Pattern, table: Pattern) -> Pattern:
+        joined = p.concatenate(p.negate(a), b, bind="joined")
+        return joined * p.broadcast_in_dim(table, bind="spread")
+
+    def when(a: Value, table: Value, joined: Value, spread: Value) -> bool | no:
+        if table.op != "constant" or table.attrs.data.array is None:
+            return no("the table is not known")
+        axis = joined.attrs.dimension
+        if axis not in spread.attrs.dimensions:
+            return no("the table is the same along the joined axis")
+        whole = table.shape[spread.attrs.dimensions.index(axis)] == joined.shape[axis]
+        return whole or no("the table is repeated along the joined axis")
+
+    def make(g: Builder, a: Value, b: Value, table: Value, joined: Value, spread: Value) -> Value:
+        axis = joined.attrs.dimension
+        place = spread.attrs.dimensions.index(axis)
+        signs = np.ones(table.shape, np.float32)
+        signs[(*(slice(None),) * place, slice(0, a.shape[axis]))] = -1.0
+        signed = table * g.cast(g.constant(signs), table.dtype)
+        wide = g.broadcast_in_dim(signed, spread.shape, spread.attrs.dimensions)
+        return g.concatenate(a, b, dimension=axis) * wide
+
+    def _rotated(g: Builder, shape: tuple[int, ...]) -> Value:
+        a, b = g.input("a", (2, 3, 4)), g.input("b", (2, 3, 4))
+        table = g.constant(np.linspace(-1, 1, int(np.prod(shape)), dtype=np.float32).reshape(shape))
+        joined = g.concatenate(g.negate(a), b, dimension=2)
+        return joined * g.broadcast_in_dim(table, (2, 3, 8), (1, 2))
+
+    def sample(g: Builder) -> Value:
+        return RotateHalf._rotated(g, (3, 8))
+
+    def refuse(g: Builder) -> Value:
+        return RotateHalf._rotated(g, (3, 1))
+
+
+RULES = (
+    *CLEAN, *RECOGNISE, *ATTENTION,
+    AndTrue, BroadcastTwice, GatherEverything, GatherRepeated, RotateHalf,
+)  # fmt: skip
 
 # Ops that only lay numbers out; on constants they are done once, on the host.
 LAYOUT_OPS = {"concatenate", "convert", "gather", "reshape", "reverse", "slice", "transpose"}

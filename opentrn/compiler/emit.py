@@ -35,7 +35,7 @@ class Emitter:
     """Builds the program of one graph.
 
     `views` maps each emitted value to the HBM view that holds it; `calls` lists every kernel call
-    in order, those of copies that a layout made necessary included.
+    in order, those of copies that a layout made necessary included; `starts` where each begins.
     """
 
     def __init__(self, graph: Graph, uses: dict[Value, Use], chip, tick: Callable | None = None):
@@ -45,6 +45,7 @@ class Emitter:
         self.dense: dict[Value, View] = {}
         self.recordings: dict[tuple, Recording] = {}
         self.calls: list[Use] = []
+        self.starts: list[int] = []
         self.labels: dict[Value, str] = {v: name for name, v in graph.constants.items()}
 
     @property
@@ -147,6 +148,7 @@ class Emitter:
             parameter: view.buffer
             for parameter, view in zip(recording.parameters, actual, strict=True)
         }
+        self.starts.append(len(self.builder.body))
         call = Call(self.builder, recording.program, bound)
         call.run()
         self.calls.append(use)

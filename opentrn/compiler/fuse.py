@@ -48,7 +48,7 @@ class FuseBias(Rule):
     tolerance = 1e-5
 
     def find(p: PatternBuilder, x: Pattern, w: Pattern, b: Pattern) -> Pattern:
-        return p.linear(x, w, activation="") + p.broadcast_in_dim(b, bind="spread")
+        return p.linear(x, w, activation="", kind="") + p.broadcast_in_dim(b, bind="spread")
 
     def when(x: Value, b: Value, spread: Value) -> bool | no:
         row = b.rank == 1 and spread.attrs.dimensions == (spread.rank - 1,)
@@ -67,90 +67,133 @@ class FuseBias(Rule):
         return y + g.broadcast_in_dim(g.input("b", (5,)), y.shape, (1,))
 
 
-def _activated(g: Builder, y: Value, outer: Value) -> Value:
-    a = y.attrs
-    return g.linear(*y.args, bias=a.bias, residual=False, activation=activation_of(outer))
+def _sample_linear(g: Builder, bias: bool, **more) -> Value:
+    x, w = g.input("x", (2, 3, 4)), g.input("w", (4, 5))
+    return g.linear(x, w, g.input("b", (5,)), bias=True, **more) if bias else g.linear(x, w, **more)
 
 
-def _free_of(y: Value) -> bool | no:
-    plain = not y.attrs.activation and not y.attrs.residual
-    return plain or no("the linear already ends in an activation or a residual")
+def activation_rule(op: str, bias: bool) -> type[Rule]:
+    """The rule `op(linear(x, w[, b])) → linear(…, activation)`: applied on the way out of PSUM."""
 
+    def pattern(p: PatternBuilder, *parts: Pattern) -> Pattern:
+        return getattr(p, op)(p.linear(*parts, bind="y"), bind="outer")
 
-class FuseGelu(Rule):
-    """gelu(linear(x, w, b)) → linear(…, activation=gelu)"""
+    if bias:
 
-    private = True
-    tolerance = 1e-5
+        def find(p: PatternBuilder, x: Pattern, w: Pattern, b: Pattern) -> Pattern:
+            return pattern(p, x, w, b)
+    else:
 
-    def find(p: PatternBuilder, x: Pattern, w: Pattern, b: Pattern) -> Pattern:
-        return p.gelu(p.linear(x, w, b, bind="y"), bind="outer")
-
-    def when(y: Value) -> bool | no:
-        return _free_of(y)
-
-    def make(g: Builder, y: Value, outer: Value) -> Value:
-        return _activated(g, y, outer)
-
-    def sample(g: Builder) -> Value:
-        x, w, b = g.input("x", (2, 3, 4)), g.input("w", (4, 5)), g.input("b", (5,))
-        return g.gelu(g.linear(x, w, b, bias=True))
-
-    def refuse(g: Builder) -> Value:
-        x, w, b = g.input("x", (2, 3, 4)), g.input("w", (4, 5)), g.input("b", (5,))
-        return g.gelu(g.linear(x, w, b, bias=True, activation="tanh"))
-
-
-class FuseSilu(Rule):
-    """silu(linear(x, w)) → linear(…, activation=silu)"""
-
-    private = True
-    tolerance = 1e-5
-
-    def find(p: PatternBuilder, x: Pattern, w: Pattern) -> Pattern:
-        return p.silu(p.linear(x, w, bind="y"), bind="outer")
+        def find(p: PatternBuilder, x: Pattern, w: Pattern) -> Pattern:
+            return pattern(p, x, w)
 
     def when(y: Value) -> bool | no:
-        return _free_of(y)
+        a = y.attrs
+        plain = not (a.activation or a.residual or a.kind)
+        return plain or no("the linear already ends in an activation or a residual")
 
     def make(g: Builder, y: Value, outer: Value) -> Value:
-        return _activated(g, y, outer)
+        return g.linear(*y.args, bias=y.attrs.bias, activation=activation_of(outer))
 
     def sample(g: Builder) -> Value:
-        return g.silu(g.linear(g.input("x", (2, 3, 4)), g.input("w", (4, 5))))
+        return getattr(g, op)(_sample_linear(g, bias))
 
     def refuse(g: Builder) -> Value:
-        x, w = g.input("x", (2, 3, 4)), g.input("w", (4, 5))
-        return g.silu(g.linear(x, w, activation="tanh"))
+        return getattr(g, op)(_sample_linear(g, bias, activation="tanh"))
+
+    text = f"{op}(linear(x, w{', b' * bias})) → linear(…, activation): on the way out of PSUM"
+    parts = {"find": find, "when": when, "make": make, "sample": sample, "refuse": refuse}
+    name = f"Fuse{op.title()}{'OfBias' * bias}"
+    more = {"__doc__": text, "__module__": __name__, "private": True, "tolerance": 1e-5}
+    return type(name, (Rule,), parts | more)
+
+
+ACTIVATION_RULES = tuple(
+    activation_rule(op, bias) for op in ("gelu", "silu", "tanh", "logistic") for bias in (0, 1)
+)
+
+
+def _takes_residual(y: Value, r: Value) -> bool | no:
+    if y.attrs.residual or y.attrs.kind:
+        return no("the linear already adds a residual or ends in another dtype")
+    return r.op != "broadcast_in_dim" or no("the addend is a broadcast, not a whole tensor")
 
 
 class FuseResidual(Rule):
-    """linear(x, w, b) + r → linear(…, residual): the sum is made on the way out of PSUM"""
+    """linear(x, w) + r → linear(x, w, residual): the sum is made on the way out of PSUM"""
+
+    private = True
+    tolerance = 1e-5
+
+    def find(p: PatternBuilder, x: Pattern, w: Pattern, r: Pattern) -> Pattern:
+        return p.linear(x, w, bind="y") + r
+
+    def when(y: Value, r: Value) -> bool | no:
+        return _takes_residual(y, r)
+
+    def make(g: Builder, y: Value, r: Value) -> Value:
+        return g.linear(*y.args, r, residual=True, activation=y.attrs.activation)
+
+    def sample(g: Builder) -> Value:
+        return g.input("r", (2, 3, 5)) + _sample_linear(g, False, activation="silu")
+
+    def refuse(g: Builder) -> Value:
+        y = _sample_linear(g, False)
+        return y + g.broadcast(g.input("c", (3, 1)), y.shape)
+
+
+class FuseResidualOfBias(Rule):
+    """linear(x, w, b) + r → linear(x, w, b, residual): the sum is made on the way out of PSUM"""
 
     private = True
     tolerance = 1e-5
 
     def find(p: PatternBuilder, x: Pattern, w: Pattern, b: Pattern, r: Pattern) -> Pattern:
-        return p.linear(x, w, b, bind="y") + r
+        return p.linear(x, w, b, bias=True, bind="y") + r
 
     def when(y: Value, r: Value) -> bool | no:
-        if not y.attrs.bias or y.attrs.residual:
-            return no("the linear already adds a residual")
-        return r.op != "broadcast_in_dim" or no("the addend is a broadcast, not a whole tensor")
+        return _takes_residual(y, r)
 
     def make(g: Builder, y: Value, r: Value) -> Value:
         return g.linear(*y.args, r, bias=True, residual=True, activation=y.attrs.activation)
 
     def sample(g: Builder) -> Value:
-        x, w, b = g.input("x", (2, 3, 4)), g.input("w", (4, 5)), g.input("b", (5,))
-        return g.input("r", (2, 3, 5)) + g.linear(x, w, b, bias=True)
+        return g.input("r", (2, 3, 5)) + _sample_linear(g, True)
 
     def refuse(g: Builder) -> Value:
-        x, w, b = g.input("x", (2, 3, 4)), g.input("w", (4, 5)), g.input("b", (5,))
-        y = g.linear(x, w, b, bias=True)
+        y = _sample_linear(g, True)
         return y + g.broadcast(g.input("c", (3, 1)), y.shape)
 
 
-LINEAR = (MatrixToLinear, FuseBias, FuseGelu, FuseSilu, FuseResidual)
+class FuseConvert(Rule):
+    """convert(linear(…)) → linear in the other dtype: rounded once, on the way out of PSUM"""
 
-__all__ = ["LINEAR"]
+    tolerance = 2.0**-7
+
+    def find(p: PatternBuilder) -> Pattern:
+        return p.convert(bind="outer")
+
+    def when(outer: Value) -> bool | no:
+        y = outer.args[0]
+        if y.op != "linear" or y.attrs.kind:
+            return no("the operand is not a linear, or one that is converted already")
+        return outer.dtype in ("float32", "bfloat16", "float16") or no("not to a float of the chip")
+
+    def make(g: Builder, outer: Value) -> Value:
+        y = outer.args[0]
+        return g.apply(type(y.attrs), *y.args, **y.attrs.attributes | {"kind": str(outer.dtype)})
+
+    def sample(g: Builder) -> Value:
+        x, w = g.input("x", (3, 4), "bfloat16"), g.input("w", (4, 5), "bfloat16")
+        return g.convert(g.linear(x, w), "float32")
+
+    def refuse(g: Builder) -> tuple[Value, ...]:
+        x, y = g.input("x", (3, 4)), _sample_linear(g, True)
+        return g.convert(x, "bfloat16"), g.convert(y, "int32")
+
+
+LINEAR = (MatrixToLinear, FuseBias, *ACTIVATION_RULES, FuseResidual, FuseResidualOfBias)
+# After the others: a linear in another dtype takes nothing more.
+LAST = (FuseConvert,)
+
+__all__ = ["LAST", "LINEAR"]

@@ -41,7 +41,7 @@ class Linear(Composite):
     """activation(x · weight + bias) + residual, over the last axis of x; weight is [K, N].
 
     Operands after the weight are bias [N] and residual (shape of the result), as `bias` and
-    `residual` say.  Computed in float32 and rounded once.
+    `residual` say.  Computed in float32 and rounded once, to `kind` (left out: the dtype of x).
     """
 
     operands = ("x", "weight", "bias?", "residual?")
@@ -49,6 +49,7 @@ class Linear(Composite):
     bias: bool = False
     residual: bool = False
     activation: str = ""
+    kind: str = ""
 
     def result(self, x: Type, weight: Type, *rest: Type) -> Type:
         """[..., N] of the dtype of x."""
@@ -57,7 +58,7 @@ class Linear(Composite):
             raise Wrong(f"x {list(x.shape)} does not fit weight {list(weight.shape)}")
         if len(rest) != self.bias + self.residual:
             raise Wrong(f"{len(rest)} operands after the weight", kind="attribute")
-        made = Type((*x.shape[:-1], weight.shape[1]), x.dtype)
+        made = Type((*x.shape[:-1], weight.shape[1]), dtype(self.kind or x.dtype))
         wanted = [made.shape[-1:]] * self.bias + [made.shape] * self.residual
         for given, shape in zip(rest, wanted, strict=True):
             if given.shape != shape:
@@ -83,6 +84,11 @@ class Linear(Composite):
 
     def decompose(self, g, x: Value, weight: Value, *rest: Value) -> Value:
         """dot_general, broadcast, add, activation, add."""
+        if self.kind:
+            # Rounded once, at the end: everything on the way is float32.
+            wide = [g.cast(v, "float32") for v in (x, weight, *rest)]
+            plain = Linear(self.bias, self.residual, self.activation)
+            return g.cast(plain.decompose(g, *wide), self.kind)
         parts = list(rest)
         y = g.matmul(x, weight)
         if self.bias:

@@ -25,7 +25,7 @@ class Merge:
 def refusal(value: Value) -> str:
     """Why a linear cannot be merged with others, or ""."""
     a = value.attrs
-    if a.activation or a.residual:
+    if a.activation or a.residual or a.kind:
         return "it ends in an activation or a residual of its own"
     if any(operand.op not in ("constant", "transpose") for operand in value.args[1:2]):
         return "its weight is not a constant"

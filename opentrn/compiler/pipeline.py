@@ -11,8 +11,9 @@ from opentrn.compiler import clean as cleaning
 from opentrn.compiler.chains import chainable, chains
 from opentrn.compiler.choose import Use, choose, use_of
 from opentrn.compiler.emit import Emitter
-from opentrn.compiler.fuse import LINEAR
+from opentrn.compiler.fuse import LAST, LINEAR
 from opentrn.compiler.merge import merge
+from opentrn.compiler.order import order
 from opentrn.compiler.place import place_hbm
 from opentrn.compiler.precision import precision
 from opentrn.compiler.products import PRODUCTS
@@ -39,6 +40,7 @@ class State:
     notes: list[Note] = field(default_factory=list)
     uses: dict[Value, Use] = field(default_factory=dict)
     calls: list[Use] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
     program: Program | None = None
     memory: dict[str, int] = field(default_factory=dict)
     statistics: dict[str, int] = field(default_factory=dict)
@@ -91,7 +93,7 @@ def _spelled(graph: Graph, notes: list[Note]) -> Graph:
 
 def _fuse(state: State) -> None:
     fused = merge(rewrite(state.graph, LINEAR, state.notes), state.notes)
-    state.graph = chains(fused, state.notes)
+    state.graph = chains(rewrite(fused, LAST, state.notes), state.notes)
 
 
 def _layout(state: State) -> None:
@@ -104,8 +106,13 @@ def _choose(state: State) -> None:
 
 def _emit(state: State) -> None:
     emitter = Emitter(state.graph, state.uses, state.chip, state.tick)
-    state.program, state.calls = emitter.run(), emitter.calls
+    state.program, state.calls, state.starts = emitter.run(), emitter.calls, emitter.starts
     state.statistics = {"kernels_traced": emitter.traced, "kernel_calls": emitter.linked}
+
+
+def _order(state: State) -> None:
+    moved = order(state.program, state.starts, state.chip)
+    state.statistics["constants_fetched_early"] = moved
 
 
 def _place(state: State) -> None:
@@ -124,6 +131,7 @@ PIPELINE = (
     Stage("layout", _layout, "lay constants out once, on the host", SPELLED | FUSED),
     Stage("choose", _choose, "pick a kernel for each op, or say why there is none", None),
     Stage("emit", _emit, "trace each kernel once, link its calls in program order", None),
+    Stage("order", _order, "fetch constants while the kernel before still works", None),
     Stage("place", _place, "give HBM buffers addresses by liveness", None),
 )
 
