@@ -236,7 +236,7 @@ class set_rng_seed(RandomInstr):
     P = Dim(1, "the seed is one value")
     F = Dim(1, "the seed is one value")
 
-    def run(i, src_seeds):
+    def run(i, src_seeds, generator=None):
         """The states that the bits of the seed give."""
         seed = np.ascontiguousarray(src_seeds).reshape(-1).view(np.uint32)
         lanes, states = int(i.chip.core.partitions), streams("vector", i.chip.generation)
