@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from opentrn.base import UsageError, user_line
+from opentrn.base import TrnError, UsageError, user_line
 from opentrn.isa import (
     REQUIRED,
     ImmediateForm,
@@ -27,12 +27,14 @@ class NkiInstruction(NKIObject):
 
     __slots__ = ("instruction",)
 
-    def __init__(self, handle: Instruction):
+    def __init__(self, handle: Instruction | None):
         self.instruction = handle
 
     def depends_on(self, *producers: "NkiInstruction") -> "NkiInstruction":
         """This instruction runs after every producer; returns itself."""
-        after = tuple(p.instruction for p in producers)
+        if self.instruction is None:  # it was refused, and the recording goes on without it
+            return self
+        after = tuple(p.instruction for p in producers if p.instruction is not None)
         self.instruction.after = self.instruction.after + after
         return self
 
@@ -68,9 +70,15 @@ def issue(cls, operands: tuple, flags: tuple, values: tuple, name: str | None) -
             what, shape = operand(cls, position, given)
             kept.append(what)
             seen.append(shape)
-    made = make_form(cls, session.chip, tuple(seen), flags)
-    if cls.relate is not Instr.relate:
-        made.relate(tuple(kept))
+    try:
+        made = make_form(cls, session.chip, tuple(seen), flags)
+        if cls.relate is not Instr.relate:
+            made.relate(tuple(kept))
+    except TrnError as error:
+        if session.refused is None:
+            raise
+        session.refused.append((error, kept))
+        return NkiInstruction(None)
     instruction = Instruction(made, tuple(kept), values, session.line or user_line(), name)
     session.issue(instruction)
     return NkiInstruction(instruction)

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from opentrn.base import NotBuiltError, UsageError, declare, user_line
+from opentrn.base import NotBuiltError, UsageError, Where, declare, user_line
 from opentrn.hw import target as find_target
 from opentrn.isa import Buffer, Builder, Instruction, Loop, Program
 from opentrn.sim import Finding, Machine, Strict, Timeline, timeline
@@ -42,6 +42,9 @@ class Session:
 
     `program_ids` and `grid` are its place and the sizes of the launch grid; `recording_only`
     counts the enclosing device loops that do not run, `ordered` the enclosing no_reorder blocks.
+    `refused` collects (error, operands) of refused instructions, which are then left out; with
+    None they are raised.
+    `line` replaces the user's line for instructions that were written earlier than they are issued.
     """
 
     name: str
@@ -52,6 +55,8 @@ class Session:
     grid: tuple[int, ...] = (1,)
     recording_only: int = 0
     ordered: int = 0
+    line: Where | None = None
+    refused: list[tuple] | None = None
 
     def issue(self, instruction: Instruction) -> None:
         """Run the instruction now and record it (in a loop of no iterations, only record)."""
@@ -72,7 +77,8 @@ class Session:
 
     def buffer(self, space: str, shape, dtype, **more) -> Buffer:
         """A new buffer of this program, at the user's line."""
-        return self.builder.buffer(space, shape, dtype, where=user_line(), **more)
+        where = self.line or user_line()
+        return self.builder.buffer(space, shape, dtype, where=where, **more)
 
 
 @dataclass(frozen=True)

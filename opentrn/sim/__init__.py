@@ -1,6 +1,7 @@
 """One machine running a program: what it computes, and when."""
 
 from opentrn.sim.functional import Machine
+from opentrn.sim.legality import examine
 from opentrn.sim.lockstep import Lockstep
 from opentrn.sim.place import Placement, place
 from opentrn.sim.replay import Replay
@@ -16,6 +17,7 @@ __all__ = [
     "Replay",
     "Strict",
     "Timeline",
+    "examine",
     "one_blas_thread",
     "place",
     "timeline",

@@ -11,6 +11,7 @@ from opentrn.isa import (
     oob_mode,
     reduce_cmd,
 )
+from opentrn.nki.isa import constants
 from opentrn.nki.issue import NkiInstruction, function_of
 from opentrn.nki.session import current, current_chip
 from opentrn.nki.tensor import NkiTensor, VirtualRegister
@@ -89,6 +90,7 @@ __all__ = [
     "NkiInstruction",
     "NkiValidationError",
     "VirtualRegister",
+    "constants",
     "dge_mode",
     "dma_engine",
     "engine",
