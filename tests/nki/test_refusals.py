@@ -1,0 +1,245 @@
+"""What the chip refuses: five lines at the kernel's own line, with a stable code and a way out."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from opentrn import nki
+from opentrn.base import TrnError
+from opentrn.nki import isa as nisa
+from opentrn.nki import language as nl
+from tests.nki.tiles import applied
+
+
+def tile(shape, dtype=nl.float32, buffer=nl.sbuf, **more):
+    made = nl.ndarray(shape, dtype, buffer=buffer, **more)
+    nisa.memset(made, 1)
+    return made
+
+
+def refusal(kernel, *arrays, target="trn2"):
+    """The error of a kernel, after checking the form every refusal has."""
+    with nki.use_target(target), pytest.raises(TrnError) as caught:
+        nki.run(kernel, *arrays)
+    error = caught.value
+    lines = str(error).splitlines()
+    assert lines[1].startswith("  at    test_refusals.py:")
+    assert error.at.file == __file__
+    assert [line[:7] for line in lines[2:]] == ["  rule ", "  fix  ", "  more "]
+    assert lines[4].startswith(f"  more  opentrn explain {error.code}")
+    assert error.json()["at"]["line"] == error.at.line
+    return error
+
+
+def test_256_partitions():
+    def kernel():
+        nl.ndarray((256, 512), nl.float32)
+
+    error = refusal(kernel)
+    assert error.code == "nki.partitions"
+    assert "[256, 512]" in error.what
+    assert "at most 128" in error.what
+    assert "2 tiles" in error.fix
+
+
+def test_256_rows_into_a_column():
+    def kernel(x):
+        t = nl.ndarray((128, 1), nl.float32)
+        nisa.dma_copy(t, x)
+
+    error = refusal(kernel, np.ones((256, 1), np.float32))
+    assert error.code == "dma_copy.rules"
+    assert "256" in error.rule
+    assert error.at.text == "nisa.dma_copy(t, x)"
+
+
+PLACES = [
+    (48, 32, False), (48, 64, True), (36, 48, False), (32, 96, True), (33, 96, False),
+    (65, 64, False), (128, 0, True), (64, 64, True), (64, 32, False), (1, 1, False), (1, 96, True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("target", ["trn1", "trn2", "trn3"])
+@pytest.mark.parametrize(("count", "start", "legal"), PLACES)
+def test_engines_start_at_quadrants(count, start, legal, target):
+    def kernel():
+        t = tile((128, 8))
+        if start + count <= 128:
+            nisa.tensor_scalar(t[start : start + count], t[start : start + count], nl.add, 1.0)
+        else:
+            nisa.tensor_scalar(t.ap([[8, count], [1, 8]], offset=8 * start), t, nl.add, 1.0)
+        return nl.zeros((1, 1), nl.float32, buffer=nl.shared_hbm)
+
+    if legal:
+        with nki.use_target(target):
+            nki.run(kernel)
+        return
+    error = refusal(kernel, target=target)
+    if start + count <= 128:
+        starts = "0" if count > 64 else "0, 64" if count > 32 else "0, 32, 64, 96"
+        assert error.code == "tensor_scalar.start_partition"
+        assert f"{count} partitions starting at {start}" in error.what
+        assert f"start at one of {starts}," in error.fix
+    else:
+        assert error.code == "view.ap"
+
+
+def test_dma_starts_anywhere():
+    def kernel(x):
+        t = tile((128, 8))
+        nisa.dma_copy(t[37:85], x)
+        out = nl.ndarray((48, 8), nl.float32, buffer=nl.shared_hbm)
+        nisa.dma_copy(out, t[37:85])
+        return out
+
+    x = np.arange(48 * 8, dtype=np.float32).reshape(48, 8)
+    assert np.array_equal(nki.simulate(kernel)(x), x)
+
+
+def product(moving=(128, 512), dtypes=(nl.bfloat16, nl.bfloat16), buffer=nl.sbuf, into=nl.float32):
+    def kernel():
+        left, right = tile((128, 128), dtypes[0]), tile(moving, dtypes[1], buffer)
+        acc = nl.ndarray((128, moving[1]), into, buffer=nl.psum)
+        nisa.nc_matmul(acc, left, right)
+        out = nl.ndarray((128, moving[1]), nl.float32, buffer=nl.shared_hbm)
+        nl.store(out, acc)
+        return out
+
+    return kernel
+
+
+def test_matmul_operands_come_from_sbuf():
+    error = refusal(product(buffer=nl.psum))
+    assert error.code == "nc_matmul.moving"
+    assert error.what == "nc_matmul: `moving` is in psum"
+    assert "tensor_copy" in error.fix
+    assert error.at.text == "nisa.nc_matmul(acc, left, right)"
+
+
+def test_float32_pairs_only_with_float32():
+    error = refusal(product(dtypes=(nl.float32, nl.bfloat16)))
+    assert error.code == "nc_matmul.rules"
+    assert "stationary is float32, moving is bfloat16" in error.rule
+
+
+def test_1024_columns_are_too_many_before_trn3():
+    for target in ("trn1", "trn2"):
+        error = refusal(product((128, 1024)), target=target)
+        assert error.code == "nc_matmul.N"
+        assert f"N = 1024, at most 512 on {target}" in error.what
+        assert error.fix == "cut N into 2 tiles of at most 512"
+    with nki.use_target("trn3"):
+        assert (nki.run(product((128, 1024))).outputs == 128).all()
+
+
+def test_the_products_dtype_by_generation():
+    for target in ("trn1", "trn2"):
+        error = refusal(product(into=nl.bfloat16), target=target)
+        assert error.code == "nc_matmul.rules"
+        assert f"must be float32 on {target}" in error.rule
+    with nki.use_target("trn3"):
+        assert (nki.run(product(into=nl.bfloat16)).outputs == 128).all()
+
+
+def test_ocp_fp8_begins_with_trn3_and_does_not_mix():
+    fn, ieee = nl.float8_e4m3fn, nl.float8_e4m3
+    for target in ("trn1", "trn2"):
+        error = refusal(product(dtypes=(fn, fn)), target=target)
+        assert error.neuron == "NCC_EVRF051"
+        assert "float8_e4m3 (max 240)" in error.fix
+        assert "(NCC_EVRF051)" in str(error)
+    with nki.use_target("trn3"):
+        assert (nki.run(product(dtypes=(fn, fn))).outputs == 128).all()
+    error = refusal(product(dtypes=(fn, ieee)), target="trn3")
+    assert "do not mix" in error.rule
+
+
+def test_fp8_values_end_where_their_format_ends():
+    x = np.array([[239, 247, 249, 300, 448, 470, -470]], np.float32)
+    ieee = applied(lambda t: nl.copy(t, nl.float8_e4m3), x)
+    assert ieee.dtype == ml_dtypes.float8_e4m3
+    assert ieee.astype(float).tolist() == [[240, 240, np.inf, np.inf, np.inf, np.inf, -np.inf]]
+    fn = applied(lambda t: nl.copy(t, nl.float8_e4m3fn), x, target="trn3")
+    found = fn.astype(float)[0].tolist()
+    assert found[:5] == [240, 240, 256, 288, 448]
+    assert np.isnan(found[5:]).all()
+
+
+def test_the_eight_largest_and_where_they_are():
+    def kernel(x, wanted):
+        data, values = nl.load(x), nl.load(wanted)
+        places = nl.ndarray((1, 8), nl.uint32)
+        nisa.nc_find_index8(places, data, values)
+        largest = nl.ndarray((1, 8), nl.float32)
+        nisa.max8(largest, data)
+        first = nl.ndarray((1, 8), nl.uint32, buffer=nl.shared_hbm)
+        second = nl.ndarray((1, 8), nl.float32, buffer=nl.shared_hbm)
+        nl.store(first, places)
+        nl.store(second, largest)
+        return first, second
+
+    data = np.array([[5, 3, 5, 1, 0, 0, 0, 0]], np.float32)
+    search = np.array([[5, 5, 3, 1, 9, 9, 9, 9]], np.float32)
+    places, largest = nki.simulate(kernel)(data, search)
+    assert places.tolist() == [[0, 2, 1, 3] + [2**32 - 1] * 4]
+    assert largest.tolist() == [[5, 5, 3, 1, 0, 0, 0, 0]]
+
+
+def test_operands_of_the_wrong_kind_or_missing():
+    def array():
+        nisa.tensor_copy(tile((4, 4)), np.ones((4, 4), np.float32))
+
+    def text():
+        nisa.tensor_copy(tile((4, 4)), "x")
+
+    def number():
+        nisa.tensor_copy(tile((4, 4)), 3.0)
+
+    def absent():
+        nisa.tensor_copy(tile((4, 4)), None)
+
+    assert refusal(array).code == "nki.operand"
+    assert "is a ndarray, not a tile" in refusal(array).what
+    assert refusal(text).code == "nki.operand"
+    assert refusal(number).code == "tensor_copy.src"
+    error = refusal(absent)
+    assert error.code == "tensor_copy.src"
+    assert "missing" in error.what
+    with pytest.raises(TypeError):
+        nki.run(lambda: nisa.tensor_copy(tile((4, 4))))
+
+
+def test_hbm_is_no_operand_of_an_engine():
+    def kernel(x):
+        nisa.tensor_copy(tile((4, 4)), x)
+
+    error = refusal(kernel, np.ones((4, 4), np.float32))
+    assert error.what == "tensor_copy: `src` is in hbm"
+    assert "nisa.dma_copy" in error.fix
+
+
+def test_a_dma_must_have_as_many_elements_on_both_sides():
+    def kernel(x):
+        nisa.dma_copy(tile((4, 8)), x)
+
+    error = refusal(kernel, np.ones((4, 4), np.float32))
+    assert error.code == "dma_copy.rules"
+    assert "32" in error.rule
+    assert "16" in error.rule
+
+
+def test_an_unknown_operator_is_named():
+    def kernel():
+        t = tile((4, 4))
+        nisa.tensor_tensor(t, t, t, "plus")
+
+    error = refusal(kernel)
+    assert "plus" in error.what
+
+
+def test_errors_in_library_calls_carry_the_users_line():
+    def kernel(x):
+        nl.sum(nl.load(x), 0)
+
+    error = refusal(kernel, np.ones((4, 4), np.float32))
+    assert error.at.text == "nl.sum(nl.load(x), 0)"
