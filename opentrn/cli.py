@@ -117,6 +117,35 @@ def run(target: str | None, module: bool, json: bool, script: str, args: tuple[s
         sys.exit(130 if isinstance(error, KeyboardInterrupt) else 1)
 
 
+# ----------------------------------------------------------------------------------------- check
+
+
+@main.command()
+@click.option("--target", default=DEFAULT_TARGET, show_default=True, help="Chips: trn2,trn3.")
+@click.option("--arg", "args", multiple=True, metavar="NAME=VALUE", help="a=float32[128,512] n=2")
+@click.option("--cores", default=1, show_default=True, help="Program instances: kernel[2].")
+@json_option
+@click.argument("kernel", metavar="FILE.py[:KERNEL]")
+def check(target: str, args: tuple[str, ...], cores: int, json: bool, kernel: str) -> None:
+    """Say whether the chip and its compiler would take a kernel, without running it.
+
+    Shapes come from --arg, from example_inputs in the file, or from annotations. Ends with status
+    0 when clean, 1 when something is refused, 2 when a kernel's arguments are not known, and 3
+    when there are findings only. --json prints the schema opentrn.check/1.
+    """
+    import contextlib
+
+    from opentrn import nki
+    from opentrn.dropin import check_file
+
+    given = dict(map(nki.read_pair, args))
+    with contextlib.redirect_stdout(sys.stderr):  # what the kernel prints is not the report
+        checked = check_file(kernel, target.split(","), given, cores)
+    told = nki.document(kernel, checked)
+    click.echo(jsonlib.dumps(told) if json else "\n\n".join(map(str, checked)))
+    sys.exit({"clean": 0, "refused": 1, "unchecked": 2, "findings": 3}[told["status"]])
+
+
 # ------------------------------------------------------------------------------ compile, profile
 
 

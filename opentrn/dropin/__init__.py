@@ -1,6 +1,15 @@
 """The names existing Trainium scripts import, on request."""
 
+from opentrn.dropin.checking import check_file
 from opentrn.dropin.names import NAMES, Installed, install
 from opentrn.dropin.script import load_name, run_script, script_traceback
 
-__all__ = ["NAMES", "Installed", "install", "load_name", "run_script", "script_traceback"]
+__all__ = [
+    "NAMES",
+    "Installed",
+    "check_file",
+    "install",
+    "load_name",
+    "run_script",
+    "script_traceback",
+]
