@@ -41,12 +41,12 @@ class Replay:
 
     def _hbm(self, buffer: Buffer) -> None:
         held = self.program.constants.get(buffer)
-        if held is None:
+        if held is None or buffer in self._written:
             storage = self.machine.allocate(buffer)
         else:
             storage = self.machine.adopt(buffer, np.ascontiguousarray(held))
-            if buffer in self._written:
-                storage.own()
+        if held is not None and buffer in self._written:
+            self._wipes.append(lambda: _fill(storage, held))
         if buffer in self._reinterpreted and not storage.raw:
             storage.to_bytes()
         if buffer in self._exposed:
@@ -112,15 +112,19 @@ class Replay:
                     code="sim.input",
                     rule=f"it must be {buffer.dtype}{list(buffer.shape)}",
                 )
-            held = self.machine.storages[buffer].array
-            flat = np.ascontiguousarray(array).reshape(-1)
-            np.copyto(held, flat.view(held.dtype))
+            _fill(self.machine.storages[buffer], array)
 
     def read(self, buffer: Buffer) -> np.ndarray:
         """A copy of what an HBM buffer holds, in its storage dtype and shape."""
         storage = self.machine.storages[buffer]
         flat = storage.array.view(buffer.dtype.storage)
         return np.array(flat.reshape(buffer.shape))
+
+
+def _fill(storage: Storage, array: np.ndarray) -> None:
+    """Copy an array of the buffer's shape and storage dtype into HBM."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    np.copyto(storage.array, flat.view(storage.array.dtype))
 
 
 def _kind(buffer: Buffer) -> tuple:
