@@ -227,7 +227,8 @@ def _name_of(x: Any) -> str:
     if isinstance(x, str):
         return str.__str__(x)
     if isinstance(x, np.dtype):
-        return x.name
+        # A record of one field is an x4 type under the field's name (dropin's neuron_dtypes).
+        return x.names[0] if x.names is not None and len(x.names) == 1 else x.name
     if isinstance(x, type) and x.__module__ not in ("builtins", "typing"):
         try:
             return np.dtype(x).name

@@ -1,4 +1,4 @@
-"""Answer `import nki` and its sub-modules with OpenTrn's kernel language, while asked to.
+"""Answer `import nki` and `import neuronxcc.nki` with OpenTrn's kernel languages, while asked to.
 
 This is the one place where OpenTrn changes state that belongs to others (`sys.meta_path`,
 `sys.modules`). It does so on request only, and puts back exactly what it found.
@@ -14,18 +14,69 @@ from types import ModuleType
 
 from opentrn import nki
 
+_STANDINS = "opentrn.dropin.standins"
+
 NAMES = {
     "nki": "opentrn.nki",
     "nki.language": "opentrn.nki.language",
+    "nki.language.dtypes": "opentrn.nki.dtype",
     "nki.isa": "opentrn.nki.isa",
+    "nki.isa.constants": "opentrn.nki.isa.constants",
     "nki.collectives": "opentrn.nki.collectives",
+    "nki.compiler": "opentrn.nki.compiler",
+    "nki.dtype": "opentrn.nki.dtype",
+    "nki.tensor": "opentrn.nki.tensor",
     "nki.typing": "opentrn.nki.typing",
+    "nki_cpu_simulator": f"{_STANDINS}.cpu_simulator",
+    "nki_cpu_simulator.nki": f"{_STANDINS}.cpu_simulator_nki",
+    "nki_cpu_simulator.nki.builtin": f"{_STANDINS}.builtin",
+    "nki_cpu_simulator.nki.collectives": "opentrn.nki.collectives",
+    "nki_cpu_simulator.nki.compiler": "opentrn.nki.compiler",
+    "nki_cpu_simulator.nki.isa": "opentrn.nki.isa",
+    "nki_cpu_simulator.nki.isa.constants": "opentrn.nki.isa.constants",
+    "nki_cpu_simulator.nki.language": "opentrn.nki.language",
+    "nki_cpu_simulator.nki.language.dtypes": "opentrn.nki.dtype",
+    "nki_cpu_simulator.nki.tensor": "opentrn.nki.tensor",
+    "nki_cpu_simulator.nki.typing": "opentrn.nki.typing",
+    "neuron_dtypes": f"{_STANDINS}.neuron_dtypes",
+    "neuronxcc": "opentrn.nki.beta1.root",
+    "neuronxcc.nki": "opentrn.nki.beta1",
+    "neuronxcc.nki.compiler": "opentrn.nki.beta1.compiler",
+    "neuronxcc.nki.isa": "opentrn.nki.beta1.isa",
+    "neuronxcc.nki.isa.constants": "opentrn.nki.beta1.constants",
+    "neuronxcc.nki.language": "opentrn.nki.beta1.language",
+    "neuronxcc.nki.language.constants": "opentrn.nki.beta1.constants",
+    "neuronxcc.nki.typing": "opentrn.nki.beta1.typing",
+    "torch_neuronx": f"{_STANDINS}.torch_neuronx",
+    "torch_xla": f"{_STANDINS}.torch_xla",
+    "torch_xla.core": f"{_STANDINS}.torch_xla_core",
+    "torch_xla.core.xla_model": f"{_STANDINS}.xla_model",
 }
 """What a script may import -> the module it gets, one object under both names."""
 
+_ROOTS = frozenset(name.partition(".")[0] for name in NAMES)
+PACKAGES = frozenset(name.rpartition(".")[0] for name in NAMES)
+
 
 def _ours(name: str) -> bool:
-    return name == "nki" or name.startswith("nki.")
+    return name.partition(".")[0] in _ROOTS
+
+
+def _advice(name: str) -> str:
+    """What to do about a name that is not there."""
+    root = name.partition(".")[0]
+    known = [n for n, r in NAMES.items() if _ours_has(r) and n.partition(".")[0] == root]
+    return (
+        f"OpenTrn has no module named {name!r}; a script can import {', '.join(known)}. "
+        "Leave the import out, or make it conditional"
+    )
+
+
+def _ours_has(real: str) -> bool:
+    try:
+        return importlib.util.find_spec(real) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 class _Alias:
@@ -34,16 +85,13 @@ class _Alias:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Answer for `nki` and everything below it, so that no other package mixes with ours."""
+        """Answer for our roots and everything below, so that no other package mixes with ours."""
         if not _ours(name):
             return None
         real = NAMES.get(name)
-        if real is None or importlib.util.find_spec(real) is None:
-            known = ", ".join(n for n, r in NAMES.items() if importlib.util.find_spec(r))
-            raise ModuleNotFoundError(
-                f"OpenTrn has no module named {name!r}; a script can import {known}", name=name
-            )
-        return importlib.machinery.ModuleSpec(name, self, is_package=name == "nki")
+        if real is None or not _ours_has(real):
+            raise ModuleNotFoundError(_advice(name), name=name)
+        return importlib.machinery.ModuleSpec(name, self, is_package=name in PACKAGES)
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
         """Let Python make an empty stand-in; `exec_module` replaces it."""

@@ -78,7 +78,7 @@ def _input(session: Session, name: str, array: np.ndarray, shape) -> NkiTensor:
         )
     buffer = session.buffer("hbm", tuple(shape) or (1,), kind, name=name, kind="input")
     session.builder.inputs.append(buffer)
-    session.adopt(buffer, array)
+    session.adopt(buffer, array.view(kind.storage) if array.dtype.names else array)
     return whole(session, buffer, MemoryRegion.shared_hbm)
 
 

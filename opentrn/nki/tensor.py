@@ -265,3 +265,8 @@ class DynamicSlice:
     def __init__(self, start, size):
         self.start, self._index = _runtime(start), start
         self.size = operator.index(size)
+
+
+def identity(n: int, dtype: Any = "float32") -> np.ndarray:
+    """The n × n identity as data for `nl.shared_constant` (the older `nki.tensor.identity`)."""
+    return np.eye(n, dtype=as_dtype(dtype).storage)

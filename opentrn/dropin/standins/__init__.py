@@ -1,0 +1,1 @@
+"""Modules that stand in for packages of the Neuron SDK under their own names."""

@@ -1,0 +1,1 @@
+"""`nki.builtin`: names that a kernel language could add to Python's builtins; NKI adds none."""
