@@ -240,8 +240,7 @@ def _unsupported(refused: list[tuple[Value, str]], total: int) -> UnsupportedErr
         rows.append(f"\n     {count:4d} × {op}: {why}{hint}")
     return UnsupportedError(
         f"{len(counts)} kind{'s' * (len(counts) > 1)} of op without a kernel "
-        f"({len(refused)} of {total} values)"
-        + "".join(rows),
+        f"({len(refused)} of {total} values)" + "".join(rows),
         code="compiler.no_kernel",
         at=refused[0][0].where,
     )

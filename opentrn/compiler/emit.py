@@ -136,9 +136,7 @@ class Emitter:
     def _call(self, use: Use) -> View:
         """Link one kernel call; returns the view of its result."""
         actual: list[View] = []
-        args = tuple(
-            [self._argument(a, actual, n in use.dense) for n, a in enumerate(use.args)]
-        )
+        args = tuple([self._argument(a, actual, n in use.dense) for n, a in enumerate(use.args)])
         key = (use.kernel, _signature(args), _frozen(use.options))
         recording = self.recordings.get(key)
         if recording is None:

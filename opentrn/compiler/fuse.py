@@ -52,8 +52,10 @@ class FuseBias(Rule):
 
     def when(x: Value, b: Value, spread: Value) -> bool | no:
         row = b.rank == 1 and spread.attrs.dimensions == (spread.rank - 1,)
-        return row or no(f"the addend is {list(b.shape)} over axes {spread.attrs.dimensions}, "
-                         "a bias is one row over the last axis")
+        return row or no(
+            f"the addend is {list(b.shape)} over axes {spread.attrs.dimensions}, "
+            "a bias is one row over the last axis"
+        )
 
     def make(g: Builder, x: Value, w: Value, b: Value) -> Value:
         return g.linear(x, w, b, bias=True)

@@ -21,8 +21,10 @@ def order(program: Program, starts: Sequence[int], chip) -> int:
     in SBUF beside what is fetched for the next one keep their order.
     """
     given = program.body
+    if not starts:
+        return 0
     calls = [given[a:b] for a, b in zip(starts, (*starts[1:], len(given)), strict=True)]
-    head = given[: starts[0]] if starts else given
+    head = given[: starts[0]]
     early = [_fetches(call) for call in calls]
     moved = set(range(1, len(calls)))
     while moved:

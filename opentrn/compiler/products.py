@@ -174,8 +174,7 @@ class WindowsToProduct(Rule):
             x = g.pad(x, zero, low=low, high=high, interior=(0,) * x.rank)
         sizes = tuple(conv.shape[axis] for axis in a.out_axes[2:])
         parts = [
-            _window(g, x, tap, sizes, a.strides, a.rhs_dilation)
-            for tap in _taps(w.shape[:count])
+            _window(g, x, tap, sizes, a.strides, a.rhs_dilation) for tap in _taps(w.shape[:count])
         ]
         lead = (x.shape[0], *sizes)
         if a.groups == 1:

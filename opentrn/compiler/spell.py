@@ -39,9 +39,7 @@ class IotaToLine(Rule):
     def make(g: Builder, iota: Value) -> Value:
         axis = iota.attrs.dimension
         line = np.arange(iota.shape[axis], dtype=np.int64)
-        made = g.constant(line) if iota.dtype == "int64" else g.constant(
-            line.astype(np.int32)
-        )
+        made = g.constant(line) if iota.dtype == "int64" else g.constant(line.astype(np.int32))
         return g.broadcast_in_dim(g.cast(made, iota.dtype), iota.shape, (axis,))
 
     def sample(g: Builder) -> tuple[Value, ...]:
@@ -137,9 +135,7 @@ class ArgmaxToMinimum(Rule):
         top = g.reduce(x, kind="maximum", dimensions=axis)
         best = g.compare(x, g.broadcast_in_dim(top, x.shape, kept), direction="EQ")
         # Indices up to 2^24 are exact in float32, which the Vector Engine reduces.
-        line = g.broadcast_in_dim(
-            g.constant(np.arange(size, dtype=np.int32)), x.shape, (axis,)
-        )
+        line = g.broadcast_in_dim(g.constant(np.arange(size, dtype=np.int32)), x.shape, (axis,))
         index = g.select(best, g.cast(line, "float32"), g.full(x.shape, float(size), "float32"))
         return g.cast(g.reduce(index, kind="minimum", dimensions=axis), place.dtype)
 
@@ -287,8 +283,7 @@ class GatherToRows(Rule):
         found = g.reshape(g.take(matrix, picked), (*picked.shape, *kept))
         batches, windows = iter(range(picked.rank)), iter(range(picked.rank, found.rank))
         order = [
-            next(windows) if axis in a.offset_dims else next(batches)
-            for axis in range(gather.rank)
+            next(windows) if axis in a.offset_dims else next(batches) for axis in range(gather.rank)
         ]
         return g.transpose(found, order)
 
@@ -434,8 +429,10 @@ class ConcatenateSome(Rule):
 
     def when(joined: Value) -> bool | no:
         full = [a for a in joined.args if a.size]
-        return len(full) in range(1, len(joined.args)) or len(joined.args) == 1 or no(
-            "all parts have elements"
+        return (
+            len(full) in range(1, len(joined.args))
+            or len(joined.args) == 1
+            or no("all parts have elements")
         )
 
     def make(g: Builder, joined: Value) -> Value:

@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 import pytest
-from tests.compiler.running import normal, on_chip, whole
 
 from opentrn.base import UnsupportedError
 from opentrn.graph import g
+from tests.compiler.running import normal, on_chip, whole
 
 erf = np.vectorize(math.erf)
 
