@@ -30,10 +30,15 @@ def _allowed(i, name: str):
         f"{i.chip.name}: no operand may be indirect there",
         "select columns with static slices, or gather with nisa.local_gather or nisa.dma_copy",
     )
-    which = " and ".join(f"`{n}`" for n in i.gathers) or "no operand"
+    which = " and ".join(f"`{n}`" for n in i.gathers)
+    only = (
+        f"here only {which} may be indirect (tensor indirection)"
+        if which
+        else ("this instruction knows no tensor indirection")
+    )
     yield (
         name in i.gathers,
-        f"here only {which} may be indirect (use tensor indirection), `{name}` may not",
+        f"{only}: `{name}` may not",
         "copy the selected columns into a tile with nisa.tensor_copy first",
     )
 

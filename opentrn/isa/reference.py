@@ -31,6 +31,7 @@ from opentrn.isa.operands import (
     Operand,
     OperandForm,
     RegisterForm,
+    Several,
     Transfer,
 )
 
@@ -207,7 +208,7 @@ def _where_it_runs(cls: type[Instr]) -> str:
 
 def _operand_rows(cls: type[Instr]) -> list[tuple[str, ...]]:
     rows = []
-    for name, declared in cls.operands.items():
+    for name, declared in _shown_operands(cls):
         if not isinstance(declared, Operand):
             rows.append((name, "register", declared.why))
             continue
@@ -219,6 +220,18 @@ def _operand_rows(cls: type[Instr]) -> list[tuple[str, ...]]:
         role = {"in": "read", "out": "written", "inout": "changed", "acc": "accumulated"}
         rows.append((name, role[declared.role], space, shape, kinds))
     return rows
+
+
+def _shown_operands(cls: type[Instr]) -> Iterator[tuple[str, Any]]:
+    """The operands by name, those of a list parameter as one row."""
+    hidden = set()
+    for name, declared in cls.parameters.items():
+        if isinstance(declared, Several):
+            first, *others = declared.operands(name)
+            hidden.update(others)
+            yield f"{first} … {declared.most - 1}", declared.operand
+            hidden.add(first)
+    yield from ((n, declared) for n, declared in cls.operands.items() if n not in hidden)
 
 
 def _kinds(allowed: tuple) -> str:
