@@ -64,8 +64,9 @@ class register_store(Instr):
     F = Dim(1, "a register holds one element")
 
     def run(i, src):
-        """The register's value."""
-        return {"dst": np.int64(wrapped(src))}
+        """The register's 32 bits, as the dtype of the tile reads them."""
+        value = wrapped(src)
+        return {"dst": np.int64(value % 2**32 if i.dst.dtype == uint32 else value)}
 
     cycles = _SLOT
 
