@@ -19,6 +19,13 @@ from opentrn.isa.operands import Flag, In, Out, Transfer, derived
 ISSUERS = ("sync", "scalar", "gpsimd")
 
 
+# How the rings share their time between classes is not published, so no clock can tell them apart.
+PRIORITY = (
+    "quality of service 0 (high) to 3, NeuronCore-v4 and later; the clock serves all classes in "
+    "order of arrival"
+)
+
+
 def dense_bytes(i) -> float:
     """Bytes of one descriptor: the shorter dense stretch of the two sides."""
     source, target = i.src, i.dst
@@ -95,7 +102,7 @@ class dma_copy(Instr):
     engines = ("dma",)
     dst = Out("hbm|sbuf|psum", "*", engine_side=False)
     src = In("hbm|sbuf|psum", "*", engine_side=False)
-    priority = Flag(None, "quality of service 0 (high) to 3, NeuronCore-v4 and later")
+    priority = Flag(None, PRIORITY)
     oob_mode = Flag(oob_mode.error, "whether a dynamic address outside raises or is skipped")
     dge_mode = Flag(dge_mode.unknown, "who generates the descriptors")
     engine = Flag(engine.unknown, "sync or scalar: the engine that drives hardware generation")
@@ -188,7 +195,7 @@ class dma_transpose(Instr):
     dst = Out("hbm|sbuf", "*", engine_side=False)
     src = In("hbm|sbuf", "*", engine_side=False)
     axes = Flag(None, "the permutation; only the rank's own one is accepted")
-    priority = Flag(None, "quality of service 0 (high) to 3, NeuronCore-v4 and later")
+    priority = Flag(None, PRIORITY)
     dge_mode = Flag(dge_mode.unknown, "who generates the descriptors")
     oob_mode = Flag(oob_mode.error, "whether a dynamic address outside raises or is skipped")
 
