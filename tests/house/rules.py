@@ -40,7 +40,7 @@ MAY_IMPORT = {
     "dropin": _BELOW_THE_DOORS,
     "jobs": _BELOW_THE_DOORS,
 }
-ROOF = ("__init__.py", "__main__.py", "cli.py")
+ROOF = ("__init__.py", "__main__.py", "cli.py", "pytest_plugin.py")
 # `functions` is the second half of `numerics`: the element-wise functions, in float32.
 BASE_FILES = {"units", "dtypes", "numerics", "functions", "errors", "clock", "trace"}
 
@@ -49,7 +49,7 @@ HEAVY_PACKAGES = {"jax", "jaxlib", "numba", "onnx", "ray", "tensorflow", "torch"
 # The compiled twin of a plain module; nothing imports it unless its package is installed.
 NUMBA_TWINS = ("sim/timing_fast.py",)
 DRAWERS = {"utils", "util", "common", "core", "helpers", "helper", "manager", "managers", "misc"}
-MAY_READ_ENVIRONMENT = ("cli.py", "nki/target.py")
+MAY_READ_ENVIRONMENT = ("cli.py", "nki/target.py", "dropin/environment.py")
 
 FILE_LINES = 600
 FUNCTION_LINES = 60
