@@ -7,7 +7,7 @@ set by `run`, read by every call, never a module global.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from opentrn.base import NotBuiltError, UsageError, Where, declare, user_line
@@ -45,6 +45,7 @@ class Session:
     `refused` collects (error, operands) of refused instructions, which are then left out; with
     None they are raised.
     `line` replaces the user's line for instructions that were written earlier than they are issued.
+    `arguments` are the caller's arrays with the buffers that stand for them.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Session:
     ordered: int = 0
     line: Where | None = None
     refused: list[tuple] | None = None
+    arguments: list[tuple[Buffer, Any]] = field(default_factory=list)
 
     def issue(self, instruction: Instruction) -> None:
         """Run the instruction now and record it (in a loop of no iterations, only record)."""

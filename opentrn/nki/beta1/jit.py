@@ -1,0 +1,114 @@
+"""`jit`, `simulate_kernel`, `baremetal`, `benchmark`, `profile`, `trace` of the older API.
+
+There is one way to run: the simulated chip.  Modes that need a device run there too, and latency
+is simulated device time.  Source: NKI API reference v2.26.1 (nki).
+"""
+
+import functools
+from collections.abc import Callable
+from contextlib import nullcontext
+from math import prod
+from typing import Any
+
+from opentrn.base import UsageError, declare
+from opentrn.nki.beta1 import launch, launch_grid
+from opentrn.nki.session import Run, running, use_target
+
+declare(
+    "beta1.not_run",
+    "The latency of a kernel was asked for before it ran.",
+    rule="benchmark_result belongs to a call",
+    fix="call the benchmarked kernel first",
+)
+
+
+class Kernel:
+    """A kernel that runs when called, on a launch grid: `kernel[4, 2](a, b)`.
+
+    `options` holds what the decorator was given (mode, platform_target, warmup, iters, …).
+    """
+
+    def __init__(self, func: Callable, grid: tuple[int, ...] = (1,), **options: Any):
+        functools.update_wrapper(self, func)
+        self.func, self.grid, self.options = func, grid, options
+        self.last: Run | None = None
+
+    @property
+    def instances(self) -> int:
+        """How many program instances a call runs."""
+        return prod(self.grid)
+
+    def __getitem__(self, grid: Any) -> "Kernel":
+        """The same kernel on a launch grid."""
+        return Kernel(self.func, launch_grid.sizes(grid), **self.options)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run on arrays; inside another kernel, as part of that one."""
+        if running():
+            return self.func(*args, **kwargs)
+        target = self.options.get("platform_target")
+        with use_target(target) if target else nullcontext():
+            self.last = launch.run(self.func, self.grid, args, kwargs)
+        return self.last.outputs
+
+    @property
+    def benchmark_result(self) -> "BenchmarkResult":
+        """Latency of the last call, in simulated device time."""
+        if self.last is None:
+            raise UsageError(f"{self.__name__} has not run", code="beta1.not_run")
+        return BenchmarkResult(self.last)
+
+    def __repr__(self) -> str:
+        return f"<nki kernel {self.__name__}>"
+
+
+class BenchmarkResult:
+    """`.nc_latency` of a benchmarked kernel."""
+
+    def __init__(self, run: Run):
+        self.nc_latency = Latency(run)
+
+
+class Latency:
+    """Device time of a kernel: simulated, so every percentile is the same."""
+
+    def __init__(self, run: Run):
+        self._run = run
+        self._total_us: float | None = None
+
+    def get_latency_percentile(self, percentile: int) -> float:
+        """Microseconds of one execution."""
+        if self._total_us is None:
+            self._total_us = self._run.timeline().total_ns / 1e3
+        return self._total_us
+
+
+def jit(func: Callable | None = None, mode: str = "auto", **options: Any) -> Any:
+    """Make a kernel of a function; usable as `@nki.jit` and `@nki.jit(...)`."""
+    if func is None:
+        return lambda given: jit(given, mode, **options)
+    if isinstance(func, Kernel):
+        return Kernel(func.func, func.grid, **{**func.options, "mode": mode, **options})
+    return Kernel(func, mode=mode, **options)
+
+
+def _decorator(mode: str, doc: str) -> Callable:
+    def decorate(kernel: Callable | None = None, **options: Any) -> Any:
+        return jit(kernel, mode, **options)
+
+    decorate.__name__, decorate.__doc__ = mode, doc
+    return decorate
+
+
+baremetal = _decorator("baremetal", "A kernel that runs on arrays, without a framework.")
+benchmark = _decorator("benchmark", "A kernel whose calls measure simulated device time.")
+profile = _decorator("profile", "A kernel whose calls can be profiled.")
+trace = _decorator("trace", "A kernel, undecorated by a framework.")
+
+
+def simulate_kernel(kernel: Callable, *args: Any, **kwargs: Any) -> Any:
+    """Run a kernel on arrays: outputs come back, written arguments are written."""
+    return jit(kernel)(*args, **kwargs) if not isinstance(kernel, Kernel) else kernel(*args, **kwargs)
+
+
+__all__ = ["Kernel", "baremetal", "benchmark", "jit", "profile", "simulate_kernel", "trace"]

@@ -1,0 +1,555 @@
+"""`neuronxcc.nki.language`: tensors, index grids, loops, and math that returns tiles.
+
+Contracts: NKI API reference v2.26.1 (nki.language).  Everything lowers to `nki.isa` instructions.
+"""
+
+from collections.abc import Callable
+from math import prod as _product
+from typing import Any
+
+import numpy as np
+
+from opentrn.base import DType, NotBuiltError, ShapeError, UsageError, declare
+from opentrn.base import dtype as as_dtype
+from opentrn.base import dtypes
+from opentrn.nki import isa as nisa
+from opentrn.nki.beta1 import assign, blocks, elements, loops, masks
+from opentrn.nki.beta1.blocks import Allocation, par_dim
+from opentrn.nki.beta1.grids import arange, mgrid
+from opentrn.nki.beta1.launch_grid import nc, spmd_dim
+from opentrn.nki.beta1.loops import affine_range, sequential_range, static_range
+from opentrn.nki.beta1.pending import current
+from opentrn.nki.beta1.tile import Tensor, produce
+from opentrn.nki.language import math, memory
+from opentrn.nki.language.memory import ds, tile_size
+from opentrn.nki.tensor import MemoryRegion, NkiTensor
+
+declare(
+    "beta1.unsupported",
+    "A name of the older API that OpenTrn does not have.",
+    rule="a name that is not built says so; it never computes something else",
+    fix="use another function; see docs/conformance.md for what is built",
+)
+declare(
+    "beta1.space",
+    "A tensor lies in the wrong memory for this function.",
+    rule="nl.load reads HBM, nl.store writes HBM, everything else works on tiles on chip",
+    fix="nl.load the tensor into a tile first",
+)
+declare(
+    "beta1.mask",
+    "A mask that this instruction cannot follow.",
+    rule="matmul, transpose and collectives take masks that cut the contraction or nothing",
+    fix="mask the load of the operands, or cut the tiles with slices",
+)
+
+# Imported under its older name it is a package: `.constants` lies below it.
+__path__: list[str] = []
+
+# Dtypes of this age are NumPy's, so that host code computes with them.
+bool_ = np.bool_
+int8, int16, int32 = np.int8, np.int16, np.int32
+uint8, uint16, uint32 = np.uint8, np.uint16, np.uint32
+float16, float32 = np.float16, np.float32
+bfloat16 = dtypes.bfloat16.storage
+float8_e4m3, float8_e5m2 = dtypes.float8_e4m3.storage, dtypes.float8_e5m2.storage
+tfloat32 = dtypes.tfloat32
+
+sbuf = MemoryRegion.sbuf
+psum = MemoryRegion.psum
+private_hbm = MemoryRegion.private_hbm
+shared_hbm = MemoryRegion.shared_hbm
+# Kernels of this age return tensors allocated in `nl.hbm`, so it is the memory outputs lie in.
+hbm = MemoryRegion.shared_hbm
+
+
+
+class _Float:
+    """Limits of a floating-point dtype."""
+
+    def __init__(self, kind: DType):
+        self.dtype, self.max, self.min = kind, float(kind.max), -float(kind.max)
+        self.tiny, self.bits = float(kind.smallest_normal), kind.bits
+
+
+fp32 = _Float(dtypes.float32)
+bfp16 = _Float(dtypes.bfloat16)
+
+
+def finfo(dtype: Any) -> _Float:
+    """The limits of a floating-point dtype: max, min, tiny."""
+    return _Float(as_dtype(dtype))
+
+
+def static_cast(input_data: Any, dtype: Any) -> Any:
+    """An array on the host as another dtype, rounded as the chip rounds."""
+    kind = as_dtype(dtype)
+    if hasattr(input_data, "detach"):
+        import torch
+
+        return input_data.to(getattr(torch, str(kind)))
+    array = np.asarray(input_data)
+    return array.astype(kind.storage)
+
+
+# ---------------------------------------------------------------------- tensors
+
+
+def ndarray(shape, dtype, *, buffer=None, name="", lazy_initialization=False):
+    """A new, unwritten tensor; see `blocks.tensor` for shapes with `par_dim`."""
+    return blocks.tensor(shape, dtype, buffer, name)
+
+
+def full(shape, fill_value, dtype, *, buffer=None, name="", lazy_initialization=False):
+    """A new tensor filled with one number."""
+    return blocks.tensor(shape, dtype, buffer, name, fill_value)
+
+
+def zeros(shape, dtype, *, buffer=None, name="", lazy_initialization=False):
+    """A new tensor of zeros."""
+    return blocks.tensor(shape, dtype, buffer, name, 0)
+
+
+def ones(shape, dtype, *, buffer=None, name="", lazy_initialization=False):
+    """A new tensor of ones."""
+    return blocks.tensor(shape, dtype, buffer, name, 1)
+
+
+def empty_like(a, dtype=None, *, buffer=None, name=""):
+    """A new, unwritten tensor of the shape of `a`."""
+    return blocks.tensor(a.shape, dtype or a.element, buffer or a.buffer, name)
+
+
+def zeros_like(a, dtype=None, *, buffer=None, name=""):
+    """A new tensor of zeros of the shape of `a`."""
+    return blocks.tensor(a.shape, dtype or a.element, buffer or a.buffer, name, 0)
+
+
+def full_like(a, fill_value, dtype=None, *, buffer=None, name=""):
+    """A new tensor of one number of the shape of `a`."""
+    return blocks.tensor(a.shape, dtype or a.element, buffer or a.buffer, name, fill_value)
+
+
+def shared_constant(constant, dtype=None):
+    """A tensor in HBM with data known when the kernel is built."""
+    data = np.asarray(constant)
+    current().flush()
+    return Tensor.of(memory.shared_constant(data if dtype is None else static_cast(data, dtype)))
+
+
+def shared_identity_matrix(n, dtype=uint8):
+    """The n × n identity, a constant in HBM."""
+    return shared_constant(np.eye(n), dtype)
+
+
+# ---------------------------------------------------------------------- loads and stores
+
+
+def load(src, *, mask=None, dtype=None):
+    """A tile in SBUF with the values of a tensor in HBM; dimension 0 becomes partitions."""
+    src = _in_hbm(src, "load")
+    shape = src.shape if src.ndim > 1 else (src.shape[0], 1)
+    source = src.squeezed(shape)
+    kind = as_dtype(dtype or src.element)
+
+    def run(t: Tensor) -> None:
+        for spans in masks.rectangles(mask, shape):
+            nisa.dma_copy(t.write(spans), source.read(spans))
+
+    return produce(shape, kind, run, moves=kind == src.element)
+
+
+def store(dst, value, *, mask=None):
+    """Write a tile (or a number) to a tensor in HBM, where the mask allows."""
+    dst = _in_hbm(dst, "store")
+    current().flush()
+    if isinstance(value, elements.NUMBERS):
+        if mask is None:
+            assign.fill(dst, value)
+            return
+        value = Tensor.of(memory.full(dst.shape if dst.ndim > 1 else (1, *dst.shape), value, dst.element))
+    value = elements.tile(value, "value")
+    shape = dst.shape if dst.ndim >= value.ndim else value.shape
+    dst, value = dst.squeezed(shape), value.squeezed(shape)
+    if value.space == "psum":
+        value = elements.copied(value)
+        value.settle()
+    for spans in masks.rectangles(mask, shape):
+        nisa.dma_copy(dst.write(spans), value.read(spans))
+
+
+def _in_hbm(tensor: Any, what: str) -> Tensor:
+    tensor = elements.tile(tensor, "src" if what == "load" else "dst")
+    if tensor.space != "hbm":
+        raise UsageError(f"nl.{what} of a tile in {tensor.space}", code="beta1.space")
+    return tensor
+
+
+def load_transpose2d(src, *, mask=None, dtype=None):
+    """A tile [N, M] in SBUF: the transpose of a tensor [M, N] in HBM."""
+    src = _in_hbm(src, "load")
+    if mask is not None:
+        raise NotBuiltError("a mask on load_transpose2d", code="beta1.mask")
+    rows, columns = src.shape
+    kind = as_dtype(dtype or src.element)
+
+    def run(t: Tensor) -> None:
+        made = memory.load_transpose2d(src.read(), kind)
+        nisa.tensor_copy(t.write(), made)
+
+    current().flush()
+    if mask is None:
+        return Tensor.of(memory.load_transpose2d(src.read(), kind))
+    return produce((columns, rows), kind, run)
+
+
+def copy(src, *, mask=None, dtype=None):
+    """A copy of a tile, cast to `dtype`."""
+    return elements.copied(elements.tile(src, "src"), dtype, mask)
+
+
+def broadcast_to(src, *, shape):
+    """A tile whose dimensions of size 1 are repeated to `shape`."""
+    repeated = elements.tile(src, "src").broadcast_to(shape)
+    if repeated._waiting is not None or repeated.space == "hbm":
+        return repeated
+    return elements.copied(repeated)
+
+
+def expand_dims(data, axis):
+    """A dimension of size 1 inserted."""
+    return data.expand_dims(axis)
+
+
+def transpose(x, *, dtype=None, mask=None):
+    """The transpose of a 2-D tile, through the Tensor Engine."""
+    from opentrn.nki.beta1 import isa
+
+    return isa.nc_transpose(x, dtype=dtype, mask=mask)
+
+
+def matmul(x, y, *, transpose_x=False, mask=None):
+    """x · y in PSUM (float32); with `transpose_x`, x is already [K, M]."""
+    from opentrn.nki.beta1 import isa
+
+    left = x if transpose_x else copy(isa.nc_transpose(x))
+    return isa.nc_matmul(left, y, mask=mask)
+
+
+def gather_flattened(data, indices, *, mask=None, dtype=None):
+    """`data[p, indices[p, i]]`, the free dimensions counted as one."""
+    data, indices = elements.tile(data), elements.tile(indices, "indices")
+    if mask is not None:
+        raise NotBuiltError("a mask on gather_flattened", code="beta1.mask")
+    kind = as_dtype(dtype or data.dtype)
+
+    def run(t: Tensor) -> None:
+        flat = data.reshape((data.shape[0], -1)).read()
+        index = indices.reshape((indices.shape[0], -1)).read()
+        nisa.nc_n_gather(t.reshape((t.shape[0], -1)).write(), flat, index)
+
+    return produce(indices.shape, kind, run, casts=False)
+
+
+def loop_reduce(x, op, loop_indices, *, dtype=None, mask=None):
+    """The running `op` over the loops of `loop_indices`: assigned to a tile, it adds up there."""
+    x = elements.tile(x, "x")
+    kind, name = as_dtype(dtype or x.element), elements.operator_name(op)
+    session = current()
+    where = session.line or _line()
+    key = (where, *loops.place(loop_indices))
+    held = session.sums.get(key)
+
+    def run(t: Tensor) -> None:
+        if held is None:
+            elements.under_mask(t, x.shape, kind, mask, lambda d, s: nisa.tensor_copy(d, cut(s)))
+        else:
+            merge_with(t, held)
+        session.sums[key] = t
+
+    def cut(spans: Any) -> NkiTensor:
+        return elements.operand(x, spans, x.shape)
+
+    def merge_with(t: Tensor, other: Tensor) -> None:
+        def issue(dst: Any, spans: Any) -> None:
+            elements.apply(dst, name, other, x, spans, x.shape)
+
+        elements.under_mask(t, x.shape, kind, mask, issue)
+
+    def merge(t: Tensor) -> None:
+        if t.written():
+            merge_with(t, t)
+        else:
+            run(t)
+
+    return produce(x.shape, kind, run, merge=merge)
+
+
+def _line() -> Any:
+    from opentrn.base import user_line
+
+    return user_line()
+
+
+# ---------------------------------------------------------------------- math
+
+
+def _named(function: Callable, name: str, doc: str) -> Callable:
+    function.__name__ = function.__qualname__ = name
+    function.__doc__, function.nki_op = doc, elements.OPERATORS.get(name, name)
+    return function
+
+
+def _binary(name: str, doc: str, kind: Any = None) -> Callable:
+    def function(x, y, *, dtype=kind, mask=None):
+        return elements.binary(name, x, y, dtype, mask)
+
+    return _named(function, name, doc)
+
+
+def _unary(name: str, doc: str) -> Callable:
+    def function(x, *, dtype=None, mask=None):
+        return elements.unary(name, x, dtype, mask)
+
+    return _named(function, name, doc)
+
+
+def _through(name: str, doc: str) -> Callable:
+    """A function of `nki.language` on one tile, several instructions long."""
+    compute = getattr(math, name)
+
+    def function(x, *, dtype=None, mask=None):
+        x = elements.tile(x, "x")
+        kind = as_dtype(dtype or x.element)
+        return elements.composite(
+            x.shape, kind, mask, lambda spans: compute(elements.operand(x, spans), kind)
+        )
+
+    return _named(function, name, doc)
+
+
+add = _binary("add", "x + y.")
+subtract = _binary("subtract", "x - y.")
+multiply = _binary("multiply", "x · y.")
+divide = _binary("divide", "x / y.")
+power = _binary("power", "x to the power y.")
+maximum = _binary("maximum", "The larger of x and y.")
+minimum = _binary("minimum", "The smaller of x and y.")
+mod = _binary("mod", "Remainder with the sign of y.")
+fmod = _binary("fmod", "Remainder with the sign of x.")
+bitwise_and = _binary("bitwise_and", "Bits set in both.")
+bitwise_or = _binary("bitwise_or", "Bits set in either.")
+bitwise_xor = _binary("bitwise_xor", "Bits set in exactly one.")
+left_shift = _binary("left_shift", "x shifted left by y bits.")
+right_shift = _binary("right_shift", "x shifted right by y bits.")
+equal = _binary("equal", "1 where x = y.", bool_)
+not_equal = _binary("not_equal", "1 where x ≠ y.", bool_)
+less = _binary("less", "1 where x < y.", bool_)
+less_equal = _binary("less_equal", "1 where x ≤ y.", bool_)
+greater = _binary("greater", "1 where x > y.", bool_)
+greater_equal = _binary("greater_equal", "1 where x ≥ y.", bool_)
+logical_and = _binary("logical_and", "1 where both are not zero.", bool_)
+logical_or = _binary("logical_or", "1 where either is not zero.", bool_)
+logical_xor = _binary("logical_xor", "1 where exactly one is not zero.", bool_)
+
+exp = _unary("exp", "e to the power x.")
+log = _unary("log", "Natural logarithm.")
+sqrt = _unary("sqrt", "Square root.")
+rsqrt = _unary("rsqrt", "1 / √x.")
+tanh = _unary("tanh", "Hyperbolic tangent.")
+sigmoid = _unary("sigmoid", "1 / (1 + e⁻ˣ).")
+relu = _unary("relu", "max(x, 0).")
+gelu = _unary("gelu", "x · Φ(x).")
+gelu_dx = _unary("gelu_dx", "Derivative of GELU.")
+gelu_apprx_tanh = _unary("gelu_apprx_tanh", "GELU by its tanh approximation.")
+gelu_apprx_sigmoid = _unary("gelu_apprx_sigmoid", "x · sigmoid(1.702 x).")
+silu = _unary("silu", "x · sigmoid(x).")
+silu_dx = _unary("silu_dx", "Derivative of SiLU.")
+softplus = _unary("softplus", "log(1 + eˣ).")
+mish = _unary("mish", "x · tanh(softplus(x)).")
+erf = _unary("erf", "Error function.")
+erf_dx = _unary("erf_dx", "Derivative of the error function.")
+square = _unary("square", "x².")
+sin = _unary("sin", "Sine on [-π, π].")
+arctan = _unary("arctan", "Arc tangent on [-π/2, π/2].")
+sign = _unary("sign", "-1, 0 or 1.")
+abs = _unary("abs", "Magnitude.")
+
+cos = _through("cos", "Cosine on [-π, π].")
+tan = _through("tan", "Tangent.")
+floor = _through("floor", "The largest integer ≤ x.")
+ceil = _through("ceil", "The smallest integer ≥ x.")
+trunc = _through("trunc", "x without its fraction.")
+invert = _through("invert", "Every bit of an integer flipped.")
+copy.nki_op = "copy"
+
+
+def reciprocal(x, *, dtype=None, mask=None):
+    """1 / x."""
+    from opentrn.nki.beta1 import isa
+
+    return isa.reciprocal(x, dtype=dtype, mask=mask)
+
+
+reciprocal.nki_op = "reciprocal"
+
+
+def negative(x, *, dtype=None, mask=None):
+    """-x."""
+    return elements.binary("multiply", x, -1.0, dtype or x.element, mask)
+
+
+def logical_not(x, *, dtype=bool_, mask=None):
+    """1 where x is zero."""
+    return elements.binary("equal", x, 0.0, dtype, mask)
+
+
+def where(condition, x, y, *, dtype=None, mask=None):
+    """x where the condition is not zero, y elsewhere."""
+    condition = elements.tile(condition, "condition")
+    tiles = [v for v in (x, y) if isinstance(v, Tensor)]
+    kind = as_dtype(dtype or (elements.promoted(*tiles) if tiles else float32))
+
+    def compute(spans: Any) -> NkiTensor:
+        first, second = (elements.operand(v, spans, condition.shape) for v in (x, y))
+        return math.where(elements.operand(condition, spans), first, second, kind)
+
+    return elements.composite(condition.shape, kind, mask, compute)
+
+
+# ---------------------------------------------------------------------- reductions
+
+
+def _reduction(name: str, op: str, doc: str) -> Callable:
+    def function(x, axis, *, dtype=None, mask=None, keepdims=False):
+        from opentrn.nki.beta1 import isa
+
+        return isa.tensor_reduce(op, x, axis, dtype=dtype, mask=mask, keepdims=keepdims)
+
+    return _named(function, name, doc)
+
+
+sum = _reduction("sum", "add", "Sum along free axes.")
+max = _reduction("max", "maximum", "Maximum along free axes.")
+min = _reduction("min", "minimum", "Minimum along free axes.")
+prod = _reduction("prod", "multiply", "Product along free axes.")
+
+
+def _axes(x: Tensor, axis: Any) -> list[int]:
+    return [a % x.ndim for a in (axis if isinstance(axis, list | tuple) else [axis])]
+
+
+def mean(x, axis, *, dtype=None, mask=None, keepdims=False):
+    """Arithmetic mean along free axes, of the positions in the mask."""
+    x = elements.tile(x, "x")
+    spans = masks.rectangle(mask, x.shape)
+    if spans is None:
+        raise NotBuiltError("a mask that is no rectangle on nl.mean", code="beta1.mask")
+    count = _product(spans[a][1] - spans[a][0] for a in _axes(x, axis))
+    total = sum(x, axis, dtype=float32, mask=mask, keepdims=keepdims)
+    return elements.binary("multiply", total, 1.0 / count, dtype or x.element)
+
+
+def var(x, axis, *, dtype=None, mask=None):
+    """Population variance along free axes."""
+    x = elements.tile(x, "x")
+    apart = elements.binary(
+        "subtract", x, mean(x, axis, dtype=float32, mask=mask, keepdims=True), float32, mask
+    )
+    return mean(square(apart, mask=mask), axis, dtype=dtype or x.element, mask=mask, keepdims=True)
+
+
+def all(x, axis, *, dtype=bool_, mask=None):
+    """1 where no element along the axes is zero."""
+    return min(not_equal(x, 0.0, dtype=float32, mask=mask), axis, dtype=dtype, mask=mask)
+
+
+def softmax(x, axis, *, dtype=None, compute_dtype=None, mask=None):
+    """exp(x - max) / Σ exp(x - max) along free axes."""
+    x = elements.tile(x, "x")
+    kind = as_dtype(dtype or x.element)
+    axes = tuple(_axes(x, axis))
+    return elements.composite(
+        x.shape, kind, mask, lambda spans: math.softmax(elements.operand(x, spans), axes, kind)
+    )
+
+
+def rms_norm(x, w, axis, n, epsilon=1e-06, *, dtype=None, compute_dtype=None, mask=None):
+    """x · w / √(mean(x²) + ε) along free axes, n elements long."""
+    x = elements.tile(x, "x")
+    total = sum(square(x, dtype=float32, mask=mask), axis, dtype=float32, mask=mask, keepdims=True)
+    average = elements.binary("multiply", total, 1.0 / n, float32)
+    scale = rsqrt(elements.binary("add", average, epsilon, float32))
+    scaled = elements.binary("multiply", x, scale, float32, mask)
+    return elements.binary("multiply", scaled, w, dtype or x.element, mask)
+
+
+# ---------------------------------------------------------------------- random numbers
+
+
+def rand(shape, dtype=float32):
+    """A tile of random numbers from [0, 1)."""
+    _, tile = blocks.split(shape, on_chip=True)
+
+    def run(t: Tensor) -> None:
+        bits = memory.ndarray(tile, uint32, memory.sbuf)
+        nisa.rng(bits)
+        # The upper 24 bits are exact in float32, so the result stays below 1.
+        nisa.tensor_scalar(bits, bits, "right_shift", 8)
+        nisa.tensor_scalar(t.write(), bits, "multiply", 2.0**-24)
+
+    return produce(tile, dtype, run)
+
+
+def random_seed(seed, *, mask=None):
+    """Seed the random numbers: an integer, or a tile with one."""
+    current().flush()
+    if not isinstance(seed, Tensor):
+        seed = Tensor.of(memory.full((128, 1), int(seed), int32))
+    nisa.set_rng_seed(seed.read().view(dtypes.uint32) if seed.element != dtypes.uint32 else seed.read())
+
+
+def dropout(x, rate, *, dtype=None, mask=None):
+    """x with elements set to zero with probability `rate`; the others are not scaled."""
+    from opentrn.nki.beta1 import isa
+
+    return isa.dropout(x, rate, dtype=dtype, mask=mask)
+
+
+# ---------------------------------------------------------------------- programs
+
+
+def program_id(axis):
+    """Index of this program instance along an axis of the launch grid."""
+    ids = current().program_ids
+    if not 0 <= axis < len(ids):
+        raise ShapeError(f"axis {axis} of a launch grid of {len(ids)}", code="beta1.launch")
+    return ids[axis]
+
+
+def num_programs(axes=None):
+    """Number of program instances along the axes of the launch grid (all of them by default)."""
+    grid = current().grid
+    axes = range(len(grid)) if axes is None else axes
+    return _product(grid[a] for a in (axes if hasattr(axes, "__iter__") else [axes]))
+
+
+def program_ndim():
+    """Number of axes of the launch grid; 0 without one."""
+    grid = current().grid
+    return 0 if grid == (1,) else len(grid)
+
+
+def device_print(prefix, x, *, mask=None):
+    """Print what a tile holds now."""
+    print(f"{prefix} {x!r}")
+
+
+NOT_BUILT = ("all_reduce", "atomic_rmw", "gemm_grid", "gemm_stationary_grid")
+
+
+def __getattr__(name: str):
+    """A clear refusal for names of the older API that do not exist here."""
+    if name in NOT_BUILT:
+        raise NotBuiltError(f"nl.{name} is not built", code="beta1.unsupported")
+    raise AttributeError(f"module neuronxcc.nki.language has no attribute {name!r}")

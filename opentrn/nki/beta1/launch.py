@@ -1,0 +1,127 @@
+"""Running a kernel of the older API: arguments, program instances, outputs, written arguments."""
+
+import inspect
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from opentrn.base import OrderError, numerics
+from opentrn.isa import Buffer, Builder, view_of
+from opentrn.nki import arrays
+from opentrn.nki.beta1.blocks import Blocks
+from opentrn.nki.beta1.pending import OlderSession
+from opentrn.nki.beta1.tile import Tensor
+from opentrn.nki.launch import kind_of, results
+from opentrn.nki.session import Run, current_chip, entered, new_machine, report
+from opentrn.nki.tensor import NkiTensor
+from opentrn.sim import one_blas_thread
+
+
+class Instances(OlderSession):
+    """Program instances that run one after another and share inputs and shared HBM tensors."""
+
+    __slots__ = ()
+
+    def buffer(self, space: str, shape, dtype, **more: Any) -> Buffer:
+        """A new buffer, or (shared HBM) the one the first instance made at this point."""
+        if more.get("kind") != "output":
+            return OlderSession.buffer(self, space, shape, dtype, **more)
+        place, self.made = self.made, self.made + 1
+        if place == len(self.shared):
+            self.shared.append(OlderSession.buffer(self, space, shape, dtype, **more))
+        found = self.shared[place]
+        if (found.shape, found.dtype) != (tuple(shape), dtype):
+            raise OrderError(
+                f"instance {self.program_ids} makes {dtype}{list(shape)} where another made "
+                f"{found.dtype}{list(found.shape)}",
+                code="nki.shared_tensors",
+            )
+        return found
+
+    def allocate(self, buffer: Buffer) -> None:
+        """Give the buffer memory, once."""
+        if buffer not in self.machine.storages:
+            OlderSession.allocate(self, buffer)
+
+
+def run(func: Callable, grid: tuple[int, ...], args: tuple, kwargs: dict) -> Run:
+    """Run every instance of the kernel; arrays among the arguments that it writes are written."""
+    chip, name = current_chip(), func.__name__
+    machine = new_machine(chip)
+    bound = inspect.signature(func).bind(*args, **kwargs)
+    session = Instances(name, chip, machine, Builder(name, chip.name), grid=grid)
+    like = kind_of(args, kwargs)
+    with entered(session), one_blas_thread():
+        given = _arguments(session, bound)
+        for place in product(*map(range, grid)):
+            session.program_ids, session.made = place, 0
+            session.loops, session.sums = [], {}
+            returned = func(*given.args, **given.kwargs)
+            session.flush()
+        outputs = results(session, _plain(returned), like)
+        program = session.builder.program()
+        _write_back(session, program, [a for v in bound.arguments.values() for a in _arrays(v)])
+    done = Run(name, outputs, (program,), chip, tuple(machine.findings), (tuple(machine.trips),))
+    report(done)
+    return done
+
+
+def _arguments(session: OlderSession, bound: inspect.BoundArguments) -> inspect.BoundArguments:
+    given = {}
+    for name, value in bound.arguments.items():
+        if bound.signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
+            given[name] = {k: _own(arrays.argument(session, k, v)) for k, v in value.items()}
+        else:
+            given[name] = _own(arrays.argument(session, name, value))
+    return inspect.BoundArguments(bound.signature, given)
+
+
+def _own(value: Any) -> Any:
+    """Tensors of `nki` among an argument as tensors of this API."""
+    if isinstance(value, NkiTensor):
+        return Tensor.of(value)
+    if isinstance(value, list | tuple):
+        parts = [_own(v) for v in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    if isinstance(value, dict):
+        return {k: _own(v) for k, v in value.items()}
+    return value
+
+
+def _plain(value: Any) -> Any:
+    """Returned tensors as tensors of `nki`."""
+    if isinstance(value, Tensor):
+        return value.read()
+    if isinstance(value, Blocks):
+        value.settle()
+    if isinstance(value, list | tuple):
+        return type(value)(_plain(v) for v in value)
+    return value
+
+
+def _arrays(value: Any) -> list:
+    """The arrays of an argument in the order in which they become inputs."""
+    if arrays.is_array(value):
+        return [value]
+    parts = value.values() if isinstance(value, dict) else value
+    if isinstance(value, list | tuple | dict):
+        return [array for part in parts for array in _arrays(part)]
+    return []
+
+
+def _write_back(session: OlderSession, program: Any, given: list) -> None:
+    """Copy what the kernel wrote into its arguments to the caller's arrays."""
+    for buffer, array in zip(session.builder.inputs, given, strict=True):
+        if buffer not in program.mutated:
+            continue
+        held = session.machine.storage(buffer).read(view_of(buffer))
+        values = np.array(numerics.encode(held, buffer.dtype)).reshape(array.shape)
+        if arrays.is_torch(array):
+            array.copy_(arrays.from_numpy(values, "torch"))
+        else:
+            np.copyto(array, values)
+
+
+__all__ = ["run"]
