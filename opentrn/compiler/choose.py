@@ -81,6 +81,18 @@ def _linear(value: Value) -> Use:
     return Use(value, kernels.linear, (x, weight, bias, residual), options, why, (0, 1, 3))
 
 
+@choice("linear_norm")
+def _linear_norm(value: Value) -> Use:
+    a, (x, weight, *rest) = value.attrs, value.args
+    own, norms = (list(part) for part in a.parts(tuple(rest)))
+    bias = own.pop(0) if a.bias else None
+    residual = own.pop(0) if a.residual else None
+    scale, shift = (*norms, None, None)[:2]
+    options = {"activation": a.activation or None, "epsilon": a.epsilon}
+    args = (x, weight, bias, residual, scale, shift)
+    return Use(value, kernels.linear_norm, args, options, "rows normalised on the chip", (0, 1, 3))
+
+
 @choice("dot_general")
 def _matmul(value: Value) -> Use | no:
     x, y = value.args

@@ -106,6 +106,65 @@ class Linear(Composite):
         return stream(out, *args)
 
 
+class LinearNorm(Composite):
+    """layer_norm of a linear over its columns: weight and bias of the norm follow the linear's.
+
+    Operands after the matrix are bias [N] and residual, as `bias` and `residual` say, then `norms`
+    of the norm's own weight [N] and bias [N].  Computed in float32 and rounded once.
+    """
+
+    operands = ("x", "weight", "*rest")
+    law = "operands of a linear, then those of a layer_norm over its last axis"
+    bias: bool = False
+    residual: bool = False
+    activation: str = ""
+    norms: int = 0
+    epsilon: float = 1e-5
+
+    def linear(self) -> Linear:
+        """The product alone."""
+        return Linear(self.bias, self.residual, self.activation)
+
+    def parts(self, rest: tuple) -> tuple[tuple, tuple]:
+        """Operands of the linear and of the norm, of those after the matrix."""
+        cut = len(rest) - self.norms
+        return rest[:cut], rest[cut:]
+
+    def norm(self, rank: int) -> Op:
+        """The norm alone."""
+        return OPS["layer_norm"](axis=rank - 1, epsilon=self.epsilon)
+
+    def result(self, x: Type, weight: Type, *rest: Type) -> Type:
+        """That of the linear, which the norm keeps."""
+        own, norms = self.parts(rest)
+        made = self.linear().result(x, weight, *own)
+        return self.norm(len(made.shape)).result(made, *norms)
+
+    def evaluate(self, out: Type, x: np.ndarray, weight: np.ndarray, *rest: np.ndarray):
+        """The norm of the sum as it is, not rounded."""
+        own, norms = self.parts(rest)
+        total = self.linear().evaluate(out, x, weight, *own)
+        return self.norm(total.ndim).evaluate(out, total, *norms)
+
+    def decompose(self, g, x: Value, weight: Value, *rest: Value) -> Value:
+        """linear, then layer_norm, both in float32."""
+        own, norms = (tuple(g.cast(v, "float32") for v in part) for part in self.parts(rest))
+        wide = (g.cast(x, "float32"), g.cast(weight, "float32"), *own)
+        total = g.apply(Linear, *wide, **self.linear().attributes)
+        made = g.layer_norm(total, *norms, axis=total.rank - 1, epsilon=self.epsilon)
+        return g.cast(made, x.dtype)
+
+    def flops(self, out: Type, x: Type, weight: Type, *rest: Type) -> int:
+        """Those of both."""
+        own, norms = self.parts(rest)
+        norm = self.norm(len(out.shape))
+        return self.linear().flops(out, x, weight, *own) + norm.flops(out, out, *norms)
+
+    def traffic(self, out: Type, *args: Type) -> Traffic:
+        """Operands once, the result once."""
+        return stream(out, *args)
+
+
 class Chain(Composite):
     """Element-wise steps on operands of one shape, computed in float32 and rounded once.
 

@@ -1,11 +1,15 @@
-"""Linears that read the same tensor become one: it is loaded and transposed once."""
+"""Linears joined with their neighbours: those that read one tensor, and norms of their results."""
 
 from dataclasses import dataclass
 
-from opentrn.graph import Builder, Graph, Note, Value, remake
+from opentrn.graph import OPS, Builder, Graph, Note, Value, make, remake
 
 # More columns than this keep no weights in SBUF while rows pass by, and gain nothing.
 MOST_WEIGHT_BYTES = 8 << 20
+# For a row to be one tile all weights lie in SBUF at once, beside the rows being worked on.
+LANES = 128
+MOST_LANE_BYTES = 64 << 10
+MOST_COLUMNS = 2048
 
 
 @dataclass(frozen=True)
@@ -86,4 +90,42 @@ def merge(graph: Graph, notes: list[Note] | None = None) -> Graph:
     return graph.rebuild(change)
 
 
-__all__ = ["Merge", "find", "merge", "refusal"]
+def norms(graph: Graph, notes: list[Note] | None = None) -> Graph:
+    """The graph with each layer_norm that alone reads a linear computed by the linear's kernel.
+
+    The rows of the sum are normalised while they lie in SBUF: a store and a load are saved.
+    """
+    users, outputs = graph.users(), set(graph.outputs)
+
+    def change(value: Value, args: tuple[Value, ...]) -> Value:
+        new = remake(value, args)
+        if value.op != "layer_norm" or value.args[0].op != "linear":
+            return new
+        alone = len(users[value.args[0]]) == 1 and value.args[0] not in outputs
+        why = _no_norm(value, args[0]) if alone else "something else reads the sum"
+        if notes is not None:
+            outcome = "refused" if why else "rewrote"
+            reason = why or "rows of the product are normalised before they leave the chip"
+            notes.append(Note("norms", repr(value), outcome, reason, value.where))
+        if why:
+            return new
+        total, *own = args
+        a = total.attrs
+        op = OPS["linear_norm"](a.bias, a.residual, a.activation, len(own), value.attrs.epsilon)
+        return make(op, (*total.args, *own), value.where)
+
+    return graph.rebuild(change)
+
+
+def _no_norm(value: Value, total: Value) -> str:
+    """Why a norm cannot be computed by its linear's kernel, or ""."""
+    if value.attrs.axis != value.rank - 1 or total.op != "linear" or total.attrs.kind:
+        return "it is not over the columns of a linear"
+    depth, width = total.args[1].shape
+    lane_bytes = -(-depth // LANES) * width * total.dtype.itemsize
+    if lane_bytes > MOST_LANE_BYTES:
+        return f"the weights take {lane_bytes} bytes of a partition, at most {MOST_LANE_BYTES}"
+    return "" if width <= MOST_COLUMNS else f"rows have more than {MOST_COLUMNS} elements"
+
+
+__all__ = ["Merge", "find", "merge", "norms", "refusal"]

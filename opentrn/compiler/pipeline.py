@@ -12,7 +12,7 @@ from opentrn.compiler.chains import chainable, chains
 from opentrn.compiler.choose import Use, choose, use_of
 from opentrn.compiler.emit import Emitter
 from opentrn.compiler.fuse import LAST, LINEAR
-from opentrn.compiler.merge import merge
+from opentrn.compiler.merge import merge, norms
 from opentrn.compiler.order import order
 from opentrn.compiler.place import place_hbm
 from opentrn.compiler.precision import precision
@@ -93,7 +93,8 @@ def _spelled(graph: Graph, notes: list[Note]) -> Graph:
 
 def _fuse(state: State) -> None:
     fused = merge(rewrite(state.graph, LINEAR, state.notes), state.notes)
-    state.graph = chains(rewrite(fused, LAST, state.notes), state.notes)
+    fused = norms(rewrite(fused, LAST, state.notes), state.notes)
+    state.graph = chains(fused, state.notes)
 
 
 def _layout(state: State) -> None:
@@ -119,7 +120,7 @@ def _place(state: State) -> None:
     state.memory = place_hbm(state.program)
 
 
-FUSED = frozenset({"linear", "chain"})
+FUSED = frozenset({"linear", "linear_norm", "chain"})
 UNFUSED = frozenset(OPS) - FUSED
 SPELLED = UNFUSED - {"iota", "reverse", "dynamic_slice"}
 

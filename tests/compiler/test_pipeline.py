@@ -6,7 +6,7 @@ import pytest
 from opentrn import compiler
 from opentrn.base import UsageError
 from opentrn.compiler import PIPELINE, State
-from opentrn.compiler.merge import MOST_WEIGHT_BYTES, merge
+from opentrn.compiler.merge import MOST_COLUMNS, MOST_WEIGHT_BYTES, merge, norms
 from opentrn.compiler.pipeline import obey
 from opentrn.graph import Graph, evaluate, g
 from opentrn.hw import target
@@ -90,6 +90,37 @@ def test_what_is_not_merged_says_why():
     other = g.constant(np.ones((6, wide), np.float32))
     heavy = graph_of(g.linear(X, zeros), g.linear(X, other))
     assert merge(heavy).histogram()["linear"] == 2
+
+
+def test_a_norm_that_alone_reads_a_linear_joins_it():
+    notes = []
+    w, row = g.input("w", (6, 5)), g.input("r", (5,))
+    total = g.linear(X, w, row, bias=True, activation="tanh")
+    graph = graph_of(g.layer_norm(total, row, row, epsilon=1e-3))
+    made = norms(graph, notes)
+    assert made.histogram() == {"input": 3, "linear_norm": 1}
+    arrays = [normal(5), normal(6, 5), normal(4, 6)]
+    for f, w in zip(evaluate(made, arrays), evaluate(graph, arrays), strict=True):
+        np.testing.assert_allclose(f, w, 1e-5, 1e-5)
+    assert notes[0].outcome == "rewrote"
+
+
+def test_other_norms_stay_and_say_why():
+    notes = []
+    total = g.linear(X, g.input("w", (6, 5)))
+    wide = g.linear(X, g.input("v", (6, MOST_COLUMNS + 1)))
+    deep = g.linear(g.input("y", (2, 10**5)), g.input("u", (10**5, 100)))
+    graph = graph_of(
+        g.layer_norm(total), total, g.layer_norm(wide), g.layer_norm(deep),
+        g.layer_norm(g.linear(X, g.input("t", (6, 7))), axis=0), g.layer_norm(X),
+    )  # fmt: skip
+    assert norms(graph, notes).histogram()["layer_norm"] == 5
+    assert [note.why for note in notes] == [
+        "something else reads the sum",
+        f"rows have more than {MOST_COLUMNS} elements",
+        "the weights take 312800 bytes of a partition, at most 65536",
+        "it is not over the columns of a linear",
+    ]
 
 
 def test_the_same_graph_gives_the_same_content():

@@ -83,7 +83,31 @@ def test_a_linear_in_another_dtype_is_rounded_once():
     same_numbers(value)
 
 
-def same_numbers(value) -> None:
+NORMED = {
+    "a bare product": {},
+    "weight and bias of the norm": {"norms": 2},
+    "all": {"bias": True, "residual": True, "activation": "tanh", "norms": 2, "epsilon": 1e-3},
+    "weight alone": {"residual": True, "norms": 1},
+}
+
+
+def normed(kind: str, **options):
+    parts = [g.input("a", (2, 3, 4), kind), g.input("b", (4, 5), kind)]
+    if options.get("bias"):
+        parts.append(g.input("c", (5,), kind))
+    if options.get("residual"):
+        parts.append(g.input("d", (2, 3, 5), kind))
+    parts += [g.input(f"n{n}", (5,), kind) for n in range(options.get("norms", 0))]
+    return g.linear_norm(*parts, **options)
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", NORMED)
+def test_a_normed_linear_means_what_it_is_made_of(name, kind):
+    same_numbers(normed(kind, **NORMED[name]), 1e-5 if kind == "float32" else 2.0**-7)
+
+
+def same_numbers(value, tolerance: float = 1e-5) -> None:
     """A composite's evaluate and its decomposition agree on random inputs."""
     graph = graph_of(value)
     spelled = Graph(graph.inputs, [value.attrs.decompose(Builder(), *value.args)])
@@ -91,4 +115,4 @@ def same_numbers(value) -> None:
     arrays = [random_array(v, random) for v in graph.inputs]
     a, b = evaluate(graph, arrays)[0], evaluate(spelled, arrays)[0]
     assert a.dtype == b.dtype
-    np.testing.assert_allclose(a.astype(np.float64), b.astype(np.float64), 1e-5, 1e-5)
+    np.testing.assert_allclose(a.astype(np.float64), b.astype(np.float64), tolerance, tolerance)

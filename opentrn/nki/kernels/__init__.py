@@ -2,6 +2,7 @@
 
 from opentrn.nki.kernels.attention import attention
 from opentrn.nki.kernels.elementwise import elementwise
+from opentrn.nki.kernels.linear_norm import linear_norm
 from opentrn.nki.kernels.matmul import linear, matmul
 from opentrn.nki.kernels.movement import concatenate, copy, embedding, pad, transpose
 from opentrn.nki.kernels.norms import layer_norm, rms_norm, softmax
@@ -17,6 +18,7 @@ __all__ = [
     "embedding",
     "layer_norm",
     "linear",
+    "linear_norm",
     "matmul",
     "pad",
     "reduce",

@@ -78,7 +78,7 @@ def _floats(like, columns: int | None = None):
     return nl.ndarray(shape, nl.float32, nl.sbuf)
 
 
-def _moments(x: Rows, rows: tuple[int, int]):
+def moments_of(x: Rows, rows: tuple[int, int]):
     """Mean and population variance of each row, a float32 tile [P, 2]."""
     step = nl.tile_size.bn_stats_fmax
     count = sum(len(list(spans(last - first, step))) for first, last in x.pieces)
@@ -102,7 +102,7 @@ def _beside_vector() -> bool:
     return nisa.get_nc_version() >= nisa.nc_version.gen3
 
 
-def _normalised(dst, tile, mean, scale, weight, bias) -> None:
+def normalised(dst, tile, mean, scale, weight, bias) -> None:
     """dst = (tile - mean) · scale · weight + bias, with rows weight and bias, or None.
 
     With both, the Vector Engine (which also made the statistics) does the first part; the Scalar
@@ -146,7 +146,7 @@ def layer_norm(x, weight=None, bias=None, epsilon=1e-5, residual=None):
     factors, small = Factors(weight, bias, lanes), column(lanes, epsilon)
 
     def begin(rows):
-        moments = _moments(given, rows)
+        moments = moments_of(given, rows)
         scale = _floats(moments, 1)
         nisa.activation(scale, nl.rsqrt, moments[:, 1:2], bias=small[0 : rows[1] - rows[0], :])
         return moments, scale
@@ -156,7 +156,7 @@ def layer_norm(x, weight=None, bias=None, epsilon=1e-5, residual=None):
         for piece in given.pieces:
             tile = given.tile(rows, piece)
             done = nl.ndarray(tile.shape, x.dtype, nl.sbuf)
-            _normalised(done, tile, moments[:, 0:1], scale, *factors.rows(height, piece))
+            normalised(done, tile, moments[:, 0:1], scale, *factors.rows(height, piece))
             result.store(done, rows[0], piece[0])
         given.drop(rows)
     return out
