@@ -17,19 +17,38 @@ declare(
 )
 
 
+def framework(value: Any) -> str:
+    """The array kind of a value, "numpy", "torch" or "jax", or ""; imports neither of them."""
+    if isinstance(value, np.ndarray):
+        return "numpy"
+    for kind in type(value).__mro__:
+        top = kind.__module__.split(".")[0]
+        if top == "torch" and hasattr(value, "detach"):
+            return "torch"
+        if top in ("jax", "jaxlib") and hasattr(value, "__array__") and hasattr(value, "dtype"):
+            return "jax"
+    return ""
+
+
 def is_torch(value: Any) -> bool:
     """Whether `value` is a torch tensor, without importing torch."""
-    return type(value).__module__.split(".")[0] == "torch" and hasattr(value, "detach")
+    return framework(value) == "torch"
 
 
 def is_array(value: Any) -> bool:
     """Whether `value` becomes an HBM tensor of the kernel."""
-    return isinstance(value, np.ndarray) or is_torch(value) or hasattr(value, "__jax_array__")
+    return framework(value) != ""
 
 
 def to_numpy(value: Any) -> np.ndarray:
-    """The array as contiguous NumPy memory (shared where it can be), bfloat16 through its bits."""
-    if not is_torch(value):
+    """The array as contiguous NumPy memory (shared where it can be), bfloat16 through its bits.
+
+    JAX arrays never change, so theirs is copied: a kernel may write into its inputs.
+    """
+    kind = framework(value)
+    if kind == "jax":
+        return np.array(value)
+    if kind != "torch":
         return np.ascontiguousarray(value)
     import torch
 
@@ -41,9 +60,13 @@ def to_numpy(value: Any) -> np.ndarray:
     return value.numpy()
 
 
-def from_numpy(array: np.ndarray, like_torch: bool) -> Any:
-    """The array in the caller's kind."""
-    if not like_torch:
+def from_numpy(array: np.ndarray, like: str) -> Any:
+    """The array in the caller's kind ("numpy", "torch" or "jax")."""
+    if like == "jax":
+        import jax.numpy
+
+        return jax.numpy.asarray(array)
+    if like != "torch":
         return array
     import torch
 
@@ -58,7 +81,11 @@ def from_numpy(array: np.ndarray, like_torch: bool) -> Any:
 def argument(session: Session, name: str, value: Any) -> Any:
     """The kernel's view of one argument: arrays become input tensors, containers are walked."""
     if is_array(value):
-        return _input(session, name, to_numpy(value), value.shape)
+        array = to_numpy(value)
+        made = _input(session, name, array, value.shape)
+        given = value if framework(value) == "numpy" else array
+        session.arguments.append((made._view.buffer, given))
+        return made
     if isinstance(value, list | tuple):
         parts = [argument(session, f"{name}_{n}", v) for n, v in enumerate(value)]
         return type(value)(parts) if not hasattr(value, "_fields") else type(value)(*parts)
@@ -79,7 +106,21 @@ def _input(session: Session, name: str, array: np.ndarray, shape) -> NkiTensor:
     buffer = session.buffer("hbm", tuple(shape) or (1,), kind, name=name, kind="input")
     session.builder.inputs.append(buffer)
     session.adopt(buffer, array.view(kind.storage) if array.dtype.names else array)
-    return whole(session, buffer, MemoryRegion.shared_hbm)
+    # As the vendor's simulator guide says: arguments are HBM, shared HBM on several cores.
+    alone = session.grid == (1,)
+    region = MemoryRegion.private_hbm if alone else MemoryRegion.shared_hbm
+    return whole(session, buffer, region)
+
+
+def write_back(session: Session, buffers) -> None:
+    """Give the caller's arrays what the kernel wrote into them, where they can be written.
+
+    The vendor's simulator does so too; a JAX array never changes, its copy takes the write.
+    """
+    for buffer, array in session.arguments:
+        if buffer in buffers and array.flags.writeable:
+            values = session.machine.storage(buffer).array.view(buffer.dtype.storage)
+            np.copyto(array, values.reshape(array.shape))
 
 
 def whole(session: Session, buffer, region: MemoryRegion) -> NkiTensor:

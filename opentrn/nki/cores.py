@@ -182,7 +182,7 @@ def _report(shared: Shared, one: tuple, two: tuple, buffer: Buffer) -> None:
 
 
 def together(
-    func: Callable, grid: tuple[int, ...], chip, bound: inspect.BoundArguments, like_torch: bool
+    func: Callable, grid: tuple[int, ...], chip, bound: inspect.BoundArguments, like: str
 ) -> Run:
     """Run one instance for each place of the grid; results are those of the first.
 
@@ -215,16 +215,14 @@ def together(
         returned = shared.lockstep.run([_body(member, func, bound) for member in members])
     _races(shared)
     with entered(members[0]):
-        outputs = results(members[0], returned[0], like_torch)
+        outputs = results(members[0], returned[0], like)
     for member in members[1:]:
         member.builder.outputs = list(members[0].builder.outputs)
     programs = tuple(member.builder.program() for member in members)
     check_inputs(members[0], programs[0])
     findings = [f for member in members for f in member.machine.findings]
     trips = tuple(tuple(member.machine.trips) for member in members)
-    return Run(
-        func.__name__, outputs, programs, chip, (*findings, *shared.findings), trips
-    )
+    return Run(func.__name__, outputs, programs, chip, (*findings, *shared.findings), trips)
 
 
 def _body(member: Member, func: Callable, bound: inspect.BoundArguments) -> Callable[[], Any]:

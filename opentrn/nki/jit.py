@@ -9,7 +9,7 @@ from typing import Any
 from opentrn.base import UsageError, declare
 from opentrn.isa import Builder
 from opentrn.nki.cores import together
-from opentrn.nki.launch import any_torch, call, check_inputs, results
+from opentrn.nki.launch import call, check_inputs, kind_of, results
 from opentrn.nki.session import (
     Run,
     Session,
@@ -98,21 +98,21 @@ def run(kernel: Callable, *args: Any, **kwargs: Any) -> Run:
     chip = current_chip()
     bound = inspect.signature(made.func).bind(*args, **kwargs)
     check_declared(made.func, bound.arguments)
-    like_torch = any_torch(args, kwargs)
+    like = kind_of(args, kwargs)
     if made.instances > 1:
-        done = together(made.func, made.grid, chip, bound, like_torch)
+        done = together(made.func, made.grid, chip, bound, like)
     else:
-        done = _alone(made, chip, bound, like_torch)
+        done = _alone(made, chip, bound, like)
     report(done)
     return done
 
 
-def _alone(kernel: Kernel, chip, bound: inspect.BoundArguments, like_torch: bool) -> Run:
+def _alone(kernel: Kernel, chip, bound: inspect.BoundArguments, like: str) -> Run:
     machine = new_machine(chip)
     name = kernel.__name__
     session = Session(name, chip, machine, Builder(name, chip.name), grid=kernel.grid)
     with entered(session), one_blas_thread():
-        outputs = results(session, call(session, kernel.func, bound), like_torch)
+        outputs = results(session, call(session, kernel.func, bound), like)
     program = session.builder.program()
     check_inputs(session, program)
     findings, trips = tuple(machine.findings), tuple(machine.trips)

@@ -1,12 +1,10 @@
 """One program instance: arguments become tensors, the function runs, results become arrays."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
-
-from opentrn.base import UsageError, declare, numerics
+from opentrn.base import UsageError, declare
 from opentrn.isa import View
 from opentrn.nki import arrays
 from opentrn.nki.session import Session
@@ -39,7 +37,8 @@ def call(session: Session, func: Callable, bound: inspect.BoundArguments) -> Any
 
 
 def check_inputs(session: Session, program) -> None:
-    """Notice inputs that the program wrote and did not return."""
+    """Write back inputs that the program wrote; notice those that it did not return."""
+    arrays.write_back(session, program.mutated)
     for buffer in program.mutated:
         if buffer not in program.outputs:
             session.machine.notice(
@@ -49,25 +48,29 @@ def check_inputs(session: Session, program) -> None:
             )
 
 
-def any_torch(args: tuple, kwargs: dict) -> bool:
-    """Whether some argument (containers included) is a torch tensor."""
+def kind_of(args: tuple, kwargs: dict) -> str:
+    """The kind of array results come back in: that of the first array that is not NumPy's."""
 
-    def found(value: Any) -> bool:
+    def kinds(value: Any) -> Iterator[str]:
         if isinstance(value, list | tuple):
-            return any(found(v) for v in value)
-        if isinstance(value, dict):
-            return any(found(v) for v in value.values())
-        return arrays.is_torch(value)
+            for one in value:
+                yield from kinds(one)
+        elif isinstance(value, dict):
+            for one in value.values():
+                yield from kinds(one)
+        else:
+            yield arrays.framework(value)
 
-    return found(list(args)) or found(kwargs)
+    found = [kind for kind in kinds([list(args), kwargs]) if kind not in ("", "numpy")]
+    return found[0] if found else "numpy"
 
 
-def results(session: Session, result: Any, like_torch: bool) -> Any:
+def results(session: Session, result: Any, like: str) -> Any:
     """Returned tensors as arrays; records them as the program's outputs."""
     if result is None:
         return None
     if isinstance(result, list | tuple):
-        return type(result)(results(session, r, like_torch) for r in result)
+        return type(result)(results(session, r, like) for r in result)
     if not isinstance(result, NkiTensor):
         raise UsageError(
             f"the kernel returned a {type(result).__name__}",
@@ -76,7 +79,7 @@ def results(session: Session, result: Any, like_torch: bool) -> Any:
             fix="return the output tensors",
         )
     buffer = result._view.buffer
-    if result.buffer not in (MemoryRegion.shared_hbm,):
+    if result.buffer is not MemoryRegion.shared_hbm and buffer.kind != "input":
         raise UsageError(
             f"the kernel returned `{buffer.name or 'a tensor'}` in {result.buffer.value}",
             code="nki.output_space",
@@ -85,9 +88,7 @@ def results(session: Session, result: Any, like_torch: bool) -> Any:
         )
     session.builder.outputs.append(buffer)
     _check_output(session, result._view)
-    values = session.machine.storage(buffer).read(result._view)
-    array = numerics.encode(values, result.dtype).reshape(result.shape)
-    return arrays.from_numpy(np.array(array), like_torch)
+    return arrays.from_numpy(session.machine.storage(buffer).stored(result._view), like)
 
 
 def _check_output(session: Session, view: View) -> None:
