@@ -113,7 +113,7 @@ class LinearNorm(Composite):
     of the norm's own weight [N] and bias [N].  Computed in float32 and rounded once.
     """
 
-    operands = ("x", "weight", "*rest")
+    operands = ("x", "weight", "bias?", "residual?", "scale?", "shift?")
     law = "operands of a linear, then those of a layer_norm over its last axis"
     bias: bool = False
     residual: bool = False
