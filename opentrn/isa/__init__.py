@@ -1,6 +1,9 @@
 """Every instruction defined once; programs made of them; the file that carries them."""
 
 from opentrn.isa import (
+    collectives,
+    collectives_permute,
+    collectives_variable,
     cores,
     dma,
     dma_compute,
@@ -90,6 +93,9 @@ __all__ = [
     "Transfer",
     "Value",
     "View",
+    "collectives",
+    "collectives_permute",
+    "collectives_variable",
     "cores",
     "dge_mode",
     "dma",

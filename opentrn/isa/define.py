@@ -110,8 +110,10 @@ class Instr:
     partial = False
     limited = False
     generations: tuple[int, ...] = (2, 3, 4)
-    meets: bool = False  # waits for other cores: only a launch on several can run it
+    meets: bool = False  # needs to know of other cores or ranks: who runs them carries it out
+    module: str = "nki.isa"  # the public module its function belongs to
     parameters: dict[str, Any] = {}
+    returned: str | None = None  # the register its function makes and returns
     operands: dict[str, Any] = {}
     flags: dict[str, Flag] = {}
     values: dict[str, Value] = {}
@@ -130,6 +132,10 @@ class Instr:
             cls.operands.update(declared.operands(name) if several else {name: declared})
         cls.flags, cls.values, cls.dims = pick(Flag), pick(Value), pick(Dim)
         cls.parameters = pick((Operand, RegIn, RegOut, Several, Flag, Value))
+        made = [n for n, d in cls.parameters.items() if getattr(d, "returned", False)]
+        cls.returned = made[0] if made else None
+        for name in made:
+            del cls.parameters[name]
         if abstract:
             return
         cls._must_be_whole()

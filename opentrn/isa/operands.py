@@ -186,11 +186,13 @@ class Several:
 
     The instruction has `most` operands for it, called `<parameter>0`, `<parameter>1` and so on;
     those beyond the end of the list are None.  So a list needs nothing of what handles operands.
+    `nested`: each element of the list is itself a list of one operand.
     """
 
     operand: Operand
     most: int
     default: Any = REQUIRED
+    nested: bool = False
 
     def operands(self, name: str) -> dict[str, Operand]:
         """The operands a list parameter of this name stands for; only the first must be given."""
@@ -208,10 +210,14 @@ class RegIn:
 
 @dataclass(frozen=True)
 class RegOut:
-    """A register that is written."""
+    """A register that is written.
+
+    `returned`: it is no parameter of the public function, which makes it and returns it.
+    """
 
     why: str
     default: Any = REQUIRED
+    returned: bool = False
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,9 @@ CANDIDATES: dict[str, tuple] = {
     "send_to_rank": (1,),
     "recv_from_rank": (1,),
     "pipe_id": (0,),
+    "replica_group": (((0,),), ((0, 1, 2, 3),)),
+    "collective_dim": (0,),
+    "source_target_pairs": (((0, 1), (1, 0)),),
 }
 
 

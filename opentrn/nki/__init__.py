@@ -1,9 +1,10 @@
 """The kernel language: Python that runs, and records an `isa.Program`."""
 
-from opentrn.nki import dtype, isa, kernels, language, typing
+from opentrn.nki import collectives, dtype, isa, kernels, language, typing
 from opentrn.nki.check import Checked, check, document, worst
 from opentrn.nki.check_arguments import Shaped, read_pair
-from opentrn.nki.jit import Kernel, jit, run, simulate
+from opentrn.nki.jit import Kernel, jit, run
+from opentrn.nki.ranks import PerRank, run_ranks, simulate
 from opentrn.nki.record import Recording, record
 from opentrn.nki.session import Run, current_chip, use_strict, use_target, watch
 from opentrn.nki.tensor import NKIObject, NkiTensor
@@ -13,10 +14,12 @@ __all__ = [
     "Kernel",
     "NKIObject",
     "NkiTensor",
+    "PerRank",
     "Recording",
     "Run",
     "Shaped",
     "check",
+    "collectives",
     "current_chip",
     "document",
     "dtype",
@@ -27,6 +30,7 @@ __all__ = [
     "read_pair",
     "record",
     "run",
+    "run_ranks",
     "simulate",
     "typing",
     "use_strict",

@@ -1,17 +1,19 @@
-"""Several program instances of one kernel: cores that share HBM and meet at barriers.
+"""Several program instances of one kernel: cores that share HBM, ranks that exchange data.
 
-Instances run in lockstep (`sim.lockstep`), each on a machine of its own; inputs and shared_hbm
-tensors are one memory for all, matched by the order in which they are made.
+Instances run in lockstep (`sim.lockstep`), each on a machine of its own.  Those of one rank share
+inputs and shared_hbm tensors, matched by the order in which they are made; ranks share nothing and
+meet in collectives.
 """
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
 from opentrn.base import NotBuiltError, OrderError, declare
 from opentrn.isa import Buffer, Builder, Instruction, View
+from opentrn.nki import exchange
 from opentrn.nki.launch import call, check_inputs, results
 from opentrn.nki.session import Run, Session, entered, new_machine
 from opentrn.sim import Finding, Lockstep, one_blas_thread
@@ -44,9 +46,9 @@ declare(
 
 @dataclass
 class Shared:
-    """What the instances of a launch have in common."""
+    """What the cores of one rank have in common."""
 
-    lockstep: Lockstep
+    rank: int = 0
     buffers: list[Buffer] = field(default_factory=list)
     storages: dict[Buffer, Any] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
@@ -54,14 +56,56 @@ class Shared:
     # For each core the accesses to shared memory since it last met the others.
     since: list[list[tuple[View, bool, Any]]] = field(default_factory=list)
 
+    def met(self) -> None:
+        """All cores have met: look at what they did before, and begin anew."""
+        _races(self)
+        for accesses in self.since:
+            accesses.clear()
+
+
+@dataclass(frozen=True)
+class Crew:
+    """All program instances of a launch: `cores` of each rank, numbered rank by rank."""
+
+    world: exchange.World
+    ranks: tuple[Shared, ...]
+    lockstep: Lockstep
+
+    @staticmethod
+    def of(world: exchange.World) -> "Crew":
+        """A crew that has done nothing yet."""
+        names = [_called(world, r, c) for r in range(world.ranks) for c in range(world.cores)]
+        ranks = tuple(
+            Shared(rank, since=[[] for _ in range(world.cores)]) for rank in range(world.ranks)
+        )
+        return Crew(world, ranks, Lockstep(names))
+
+
+def _called(world: exchange.World, rank: int, core: int) -> str:
+    """What errors call a program instance."""
+    if world.ranks == 1:
+        return f"core {core}"
+    return f"rank {rank}" if world.cores == 1 else f"rank {rank} core {core}"
+
 
 @dataclass(slots=True)
 class Member(Session):
-    """One instance of a launch; its number is its place in the grid, row-major."""
+    """One instance of a launch: a core (its place in the grid, row-major) of a rank."""
 
-    number: int = 0
+    core: int = 0
     shared: Shared | None = None
+    crew: Crew | None = None
     made: int = 0
+
+    @property
+    def number(self) -> int:
+        """Its number in the lockstep."""
+        return self.shared.rank * self.crew.world.cores + self.core
+
+    @property
+    def called(self) -> str:
+        """What errors call it."""
+        return self.crew.lockstep.names[self.number]
 
     def buffer(self, space: str, shape, dtype, **more) -> Buffer:
         """A buffer of its own, or (inputs and shared HBM) the one the first core made."""
@@ -75,7 +119,7 @@ class Member(Session):
         found = shared.buffers[place]
         if (found.shape, found.dtype, found.kind) != (tuple(shape), dtype, more["kind"]):
             raise OrderError(
-                f"core {self.number} makes a shared {dtype}{list(shape)} where another made "
+                f"{self.called} makes a shared {dtype}{list(shape)} where another made "
                 f"{found.dtype}{list(found.shape)}",
                 code="nki.shared_tensors",
             )
@@ -100,46 +144,83 @@ class Member(Session):
         self.machine.storages[buffer] = known
 
     def issue(self, instruction: Instruction) -> None:
-        """Run the instruction, with the other cores where it meets them."""
-        if not instruction.form.meets or self.recording_only:
-            Session.issue(self, instruction)
+        """Run the instruction, with the other instances where it meets them."""
+        Session.issue(self, instruction)
+        if not instruction.form.meets:
             self._note(instruction)
-            return
-        opcode = instruction.opcode
-        if opcode == "core_barrier":
-            self._meet(("core_barrier",), instruction, None)
+
+    def meet(self, instruction: Instruction) -> None:
+        """Carry out an instruction that needs other cores or ranks."""
+        if instruction.opcode in exchange.QUESTIONS:
+            exchange.answer(instruction, self.shared.rank, self.machine)
+        elif instruction.opcode == "core_barrier":
+            self._meet_cores(("core_barrier",), instruction, None)
+        elif instruction.opcode == "sendrecv":
+            self._swap(instruction)
         else:
-            self._exchange(instruction)
-        self.builder.body.append(instruction)
+            self._collective(instruction)
 
-    def _meet(self, key: tuple, instruction: Instruction, offer: Any) -> dict[int, Any]:
+    def _meet_cores(self, key: tuple, instruction: Instruction, offer: Any) -> dict[int, Any]:
+        """Meet the other cores of this rank; what each offers, by core."""
+        cores = self.crew.world.cores
+        first = self.number - self.core
         shared = self.shared
-        everyone = range(shared.lockstep.count)
-        offers = shared.lockstep.meet(self.number, key, everyone, offer, instruction.where)
-        if self.number == min(offers):
-            _races(shared)
-            for accesses in shared.since:
-                accesses.clear()
-        return offers
 
-    def _exchange(self, instruction: Instruction) -> None:
+        def settle(offers: dict[int, Any]) -> dict[int, Any]:
+            shared.met()
+            return {number - first: given for number, given in offers.items()}
+
+        everyone = range(first, first + cores)
+        lockstep, where = self.crew.lockstep, instruction.where
+        return lockstep.meet(self.number, key, everyone, offer, where, settle)
+
+    def _swap(self, instruction: Instruction) -> None:
+        if self.crew.world.cores == 1:
+            exchange.alone(instruction, self.machine)
         form = instruction.form
         source, target = instruction.operands[:2]
         send, receive = int(form.send_to_rank), int(form.recv_from_rank)
-        value = self.machine.value(source)
+        machine = self.machine
+        machine.check_read(machine.storage(source.buffer), source, instruction, "src")
+        value = machine.value(source)
         key = ("sendrecv", form.pipe_id)
-        offers = self._meet(key, instruction, (send, form.src, value))
+        offers = self._meet_cores(key, instruction, (send, form.src, value))
         there, shape, arrived = offers[receive]
-        if there != self.number or shape.shape != form.dst.shape or shape.dtype != form.dst.dtype:
+        if there != self.core or shape.shape != form.dst.shape or shape.dtype != form.dst.dtype:
             raise OrderError(
-                f"core {self.number} receives {form.dst.dtype}{list(form.dst.shape)} from core "
+                f"core {self.core} receives {form.dst.dtype}{list(form.dst.shape)} from core "
                 f"{receive}, which sends {shape.dtype}{list(shape.shape)} to core {there}",
                 code="nki.exchange",
                 at=instruction.where,
             )
-        storage = self.machine.storage(target.buffer)
+        storage = machine.storage(target.buffer)
         storage.write(target, arrived)
         storage.written.add(target)
+
+    def _collective(self, instruction: Instruction) -> None:
+        """Meet the ranks of the group: each core by itself, or both where all memory is shared."""
+        world = self.crew.world
+        self.collectives.append(instruction)
+        ranks = exchange.party(instruction, self.shared.rank, world)
+        if not ranks:
+            return
+        both = all(view.buffer in self.shared.buffers for view in instruction.views())
+        cores = tuple(range(world.cores)) if both else (self.core,)
+        if not both:
+            self._note(instruction)
+        numbers = [rank * world.cores + core for rank in ranks for core in cores]
+        key = ("a collective of ranks", list(ranks))
+        if len(cores) < world.cores:
+            key = (*key, "of core", self.core)
+        offer = exchange.Offer(self.shared.rank, self.machine, instruction, self.called)
+        crew = self.crew
+
+        def settle(offers: dict[int, exchange.Offer]) -> None:
+            exchange.settle([[offers[r * world.cores + c] for c in cores] for r in ranks])
+            for rank in ranks if both else ():
+                crew.ranks[rank].met()
+
+        crew.lockstep.meet(self.number, key, numbers, offer, instruction.where, settle)
 
     def _note(self, instruction: Instruction) -> None:
         """Remember accesses to shared memory until the cores meet."""
@@ -147,7 +228,7 @@ class Member(Session):
         for views, writes in ((instruction.reads(), False), (instruction.writes(), True)):
             for view in views:
                 if view.buffer.kind == "output" and view.buffer in shared.buffers:
-                    shared.since[self.number].append((view, writes, instruction.where))
+                    shared.since[self.core].append((view, writes, instruction.where))
 
 
 def _races(shared: Shared) -> None:
@@ -181,15 +262,19 @@ def _report(shared: Shared, one: tuple, two: tuple, buffer: Buffer) -> None:
     )
 
 
-def together(
-    func: Callable, grid: tuple[int, ...], chip, bound: inspect.BoundArguments, like: str
-) -> Run:
-    """Run one instance for each place of the grid; results are those of the first.
+def launch(
+    func: Callable,
+    grid: tuple[int, ...],
+    world: exchange.World,
+    bounds: Sequence[inspect.BoundArguments],
+    like: str,
+) -> tuple[Run, ...]:
+    """Run the instances of `grid` for every rank, each rank with its own arguments.
 
-    Raises NotBuiltError for more instances than a logical NeuronCore has cores, OrderError
-    `sim.deadlock` when instances wait for each other for ever.
+    Results of a rank are those of its first core.  Raises NotBuiltError for more cores than a
+    logical NeuronCore has, OrderError `sim.deadlock` when instances wait for each other for ever.
     """
-    places = list(product(*map(range, grid)))
+    chip, places = world.chip, list(product(*map(range, grid)))
     most = int(chip.logical_cores)
     if len(places) > most:
         raise NotBuiltError(
@@ -197,7 +282,7 @@ def together(
             f"has {most}",
             code="nki.cores",
         )
-    shared = Shared(Lockstep(len(places)), since=[[] for _ in places])
+    crew = Crew.of(world)
     members = [
         Member(
             func.__name__,
@@ -206,23 +291,32 @@ def together(
             Builder(func.__name__, chip.name),
             program_ids=place,
             grid=grid,
-            number=number,
+            core=core,
             shared=shared,
+            crew=crew,
         )
-        for number, place in enumerate(places)
+        for shared in crew.ranks
+        for core, place in enumerate(places)
     ]
+    bodies = [_body(member, func, bounds[member.shared.rank]) for member in members]
     with one_blas_thread():
-        returned = shared.lockstep.run([_body(member, func, bound) for member in members])
-    _races(shared)
-    with entered(members[0]):
-        outputs = results(members[0], returned[0], like)
-    for member in members[1:]:
-        member.builder.outputs = list(members[0].builder.outputs)
-    programs = tuple(member.builder.program() for member in members)
-    check_inputs(members[0], programs[0])
-    findings = [f for member in members for f in member.machine.findings]
-    trips = tuple(tuple(member.machine.trips) for member in members)
-    return Run(func.__name__, outputs, programs, chip, (*findings, *shared.findings), trips)
+        returned = crew.lockstep.run(bodies)
+    cores = len(places)
+    _keep_apart(members[::cores])
+    firsts = range(0, len(members), cores)
+    return tuple(_finish(members[n : n + cores], returned[n], like) for n in firsts)
+
+
+def _keep_apart(firsts: list[Member]) -> None:
+    """An array given to several ranks is not written back to: each rank wrote its own copy."""
+    given = [{_address(array) for _, array in member.arguments} for member in firsts]
+    for member, own in zip(firsts, given, strict=True):
+        others = set().union(*(found for found in given if found is not own))
+        member.arguments = [pair for pair in member.arguments if _address(pair[1]) not in others]
+
+
+def _address(array: Any) -> int:
+    return array.__array_interface__["data"][0]
 
 
 def _body(member: Member, func: Callable, bound: inspect.BoundArguments) -> Callable[[], Any]:
@@ -231,3 +325,18 @@ def _body(member: Member, func: Callable, bound: inspect.BoundArguments) -> Call
             return call(member, func, bound)
 
     return body
+
+
+def _finish(members: list[Member], returned: Any, like: str) -> Run:
+    """The run of one rank, of which these are the cores."""
+    first, shared = members[0], members[0].shared
+    shared.met()
+    with entered(first):
+        outputs = results(first, returned, like)
+    for member in members[1:]:
+        member.builder.outputs = list(first.builder.outputs)
+    programs = tuple(member.builder.program() for member in members)
+    check_inputs(first, programs[0])
+    findings = [f for member in members for f in member.machine.findings]
+    trips = tuple(tuple(member.machine.trips) for member in members)
+    return Run(first.name, outputs, programs, first.chip, (*findings, *shared.findings), trips)

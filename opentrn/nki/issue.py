@@ -16,7 +16,7 @@ from opentrn.isa import (
 )
 from opentrn.isa import form as make_form
 from opentrn.nki.session import current
-from opentrn.nki.tensor import NKIObject, NkiTensor
+from opentrn.nki.tensor import NKIObject, NkiTensor, VirtualRegister
 
 NUMBER = ImmediateForm()
 REGISTER = RegisterForm()
@@ -95,7 +95,10 @@ def _missing(cls, name: str) -> None:
 
 def spread(cls, name: str, given: Any) -> tuple:
     """A list parameter as its operands, filled up with None; UsageError when it is no such list."""
-    most = cls.parameters[name].most
+    declared = cls.parameters[name]
+    most = declared.most
+    if declared.nested and isinstance(given, list | tuple):
+        given = [_only(cls, name, inner) for inner in given]
     if not isinstance(given, list | tuple) or not 1 <= len(given) <= most:
         count = len(given) if isinstance(given, list | tuple) else type(given).__name__
         raise UsageError(
@@ -107,6 +110,26 @@ def spread(cls, name: str, given: Any) -> tuple:
             fix=f"pass {name}=[first, second]",
         )
     return (*given, *[None] * (most - len(given)))
+
+
+def _only(cls, name: str, inner: Any) -> Any:
+    """The one tile of an inner list; UsageError when there is not exactly one."""
+    if isinstance(inner, list | tuple) and len(inner) == 1:
+        return inner[0]
+    count = len(inner) if isinstance(inner, list | tuple) else 0
+    raise UsageError(
+        f"{cls.__name__}: an element of `{name}` is "
+        + (f"a list of {count} tiles" if count != 0 else f"a {type(inner).__name__}"),
+        code=f"{cls.__name__}.{name}",
+        rule=f"each element of `{name}` is a list of exactly one tile",
+        fix=f"pass {name}=[[first], [second]]",
+    )
+
+
+def new_register() -> VirtualRegister:
+    """A register of the running program that holds nothing yet."""
+    session = current()
+    return VirtualRegister(session.builder.register().number, session.machine)
 
 
 def function_of(cls, module: str):
@@ -130,6 +153,11 @@ def function_of(cls, module: str):
             named[name] = f"*_spread(_cls, '{name}', {name})"
             scope["_spread"] = spread
     ordered = [named[n] for n in cls.parameters if n in named]
+    lines = "    return _issue("
+    if cls.returned:
+        ordered.insert(0, cls.returned)
+        scope["_register"] = new_register
+        lines = f"    {cls.returned} = _register()\n    _issue("
     parts = [
         "(" + "".join(f"{n}, " for n in group) + ")" for group in (ordered, cls.flags, cls.values)
     ]
@@ -138,8 +166,10 @@ def function_of(cls, module: str):
         parameters.append("name=None")
     text = (
         f"def {cls.__name__}({', '.join(parameters)}):\n"
-        f"    return _issue(_cls, {parts[0]}, {parts[1]}, {parts[2]}, {label})\n"
+        f"{lines}_cls, {parts[0]}, {parts[1]}, {parts[2]}, {label})\n"
     )
+    if cls.returned:
+        text += f"    return {cls.returned}\n"
     exec(compile(text, __file__, "exec"), scope)
     made = scope[cls.__name__]
     made.__doc__, made.__module__ = cls.__doc__, module

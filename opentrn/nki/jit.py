@@ -1,4 +1,4 @@
-"""`nki.jit` and `nki.simulate`: call a kernel on arrays, get arrays back."""
+"""`nki.jit` and `nki.run`: call a kernel on arrays, get arrays back."""
 
 import functools
 import inspect
@@ -8,7 +8,8 @@ from typing import Any
 
 from opentrn.base import UsageError, declare
 from opentrn.isa import Builder
-from opentrn.nki.cores import together
+from opentrn.nki.cores import launch
+from opentrn.nki.exchange import World
 from opentrn.nki.launch import call, check_inputs, kind_of, results
 from opentrn.nki.session import (
     Run,
@@ -76,17 +77,6 @@ def jit(fn: Callable | None = None, **kwargs: Any) -> Any:
     return fn if isinstance(fn, Kernel) else Kernel(fn, **kwargs)
 
 
-def simulate(kernel: Callable) -> Callable:
-    """A callable that runs `kernel` on the simulator; plain functions are wrapped."""
-    made = jit(kernel)
-
-    @functools.wraps(made.func)
-    def simulated(*args: Any, **kwargs: Any) -> Any:
-        return run(made, *args, **kwargs).outputs
-
-    return simulated
-
-
 def run(kernel: Callable, *args: Any, **kwargs: Any) -> Run:
     """Run a kernel once on the current target: outputs, the recorded program, findings.
 
@@ -100,7 +90,8 @@ def run(kernel: Callable, *args: Any, **kwargs: Any) -> Run:
     check_declared(made.func, bound.arguments)
     like = kind_of(args, kwargs)
     if made.instances > 1:
-        done = together(made.func, made.grid, chip, bound, like)
+        world = World(chip, cores=made.instances)
+        (done,) = launch(made.func, made.grid, world, [bound], like)
     else:
         done = _alone(made, chip, bound, like)
     report(done)

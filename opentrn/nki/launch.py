@@ -6,7 +6,7 @@ from typing import Any
 
 from opentrn.base import UsageError, declare
 from opentrn.isa import View
-from opentrn.nki import arrays
+from opentrn.nki import arrays, exchange
 from opentrn.nki.session import Session
 from opentrn.nki.tensor import MemoryRegion, NkiTensor
 
@@ -37,7 +37,10 @@ def call(session: Session, func: Callable, bound: inspect.BoundArguments) -> Any
 
 
 def check_inputs(session: Session, program) -> None:
-    """Write back inputs that the program wrote; notice those that it did not return."""
+    """Write back inputs that the program wrote; notice those it did not return, and collectives
+    on inputs and outputs.
+    """
+    exchange.notice_io(session.collectives, program, session.machine)
     arrays.write_back(session, program.mutated)
     for buffer in program.mutated:
         if buffer not in program.outputs:

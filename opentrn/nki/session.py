@@ -13,6 +13,7 @@ from typing import Any
 from opentrn.base import NotBuiltError, UsageError, Where, declare, user_line
 from opentrn.hw import target as find_target
 from opentrn.isa import Buffer, Builder, Instruction, Loop, Program
+from opentrn.nki import exchange
 from opentrn.sim import Finding, Machine, Strict, Timeline, timeline
 
 declare(
@@ -45,7 +46,8 @@ class Session:
     `refused` collects (error, operands) of refused instructions, which are then left out; with
     None they are raised.
     `line` replaces the user's line for instructions that were written earlier than they are issued.
-    `arguments` are the caller's arrays with the buffers that stand for them.
+    `arguments` are the caller's arrays with the buffers that stand for them, `collectives` the
+    collectives that ran.
     """
 
     name: str
@@ -59,6 +61,7 @@ class Session:
     line: Where | None = None
     refused: list[tuple] | None = None
     arguments: list[tuple[Buffer, Any]] = field(default_factory=list)
+    collectives: list[Instruction] = field(default_factory=list)
 
     def issue(self, instruction: Instruction) -> None:
         """Run the instruction now and record it (in a loop of no iterations, only record)."""
@@ -67,6 +70,11 @@ class Session:
         else:
             self.machine.unseen.add(instruction)
         self.builder.body.append(instruction)
+
+    def meet(self, instruction: Instruction) -> None:
+        """Carry out an instruction that needs other cores or ranks: here there are none."""
+        self.collectives.append(instruction)
+        exchange.alone(instruction, self.machine)
 
     def allocate(self, buffer: Buffer) -> None:
         """Give the buffer memory, unless nothing runs."""
@@ -138,11 +146,14 @@ def running() -> bool:
 
 @contextmanager
 def entered(session: Session) -> Iterator[Session]:
-    """Make `session` the current one inside the block."""
+    """Make `session` the current one inside the block, which its machine meets others through."""
     token = _CURRENT.set(session)
+    machine, before = session.machine, session.machine.meet
+    machine.meet = session.meet
     try:
         yield session
     finally:
+        machine.meet = before
         _CURRENT.reset(token)
 
 

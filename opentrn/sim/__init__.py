@@ -1,5 +1,6 @@
 """One machine running a program: what it computes, and when."""
 
+from opentrn.sim.collectives import Piece, exchanged
 from opentrn.sim.functional import Machine
 from opentrn.sim.legality import examine
 from opentrn.sim.lockstep import Lockstep
@@ -13,11 +14,13 @@ __all__ = [
     "Finding",
     "Lockstep",
     "Machine",
+    "Piece",
     "Placement",
     "Replay",
     "Strict",
     "Timeline",
     "examine",
+    "exchanged",
     "one_blas_thread",
     "place",
     "timeline",

@@ -8,6 +8,7 @@ import numpy as np
 from opentrn.base import UnwrittenError, UsageError, explanation, float32, numerics
 from opentrn.isa import Buffer, Instruction, Loop, Register, View
 from opentrn.sim import dynamic
+from opentrn.sim.collectives import by_itself
 from opentrn.sim.columns import Columns, access
 from opentrn.sim.memory import Arena, Storage, fresh_rows, fresh_values, move, put, writer
 from opentrn.sim.plan import Plan, check_range, plan_of
@@ -45,6 +46,8 @@ class Machine:
         self._products: dict[tuple[int, int], np.ndarray] = {}
         self._held: list[Buffer] = []
         self._holding = 0
+        # Carries out instructions that need other cores or ranks; set by who runs them together.
+        self.meet: Callable[[Instruction], None] = by_itself
 
     # ------------------------------------------------------------ memory
 
@@ -211,6 +214,8 @@ class Machine:
 
     def _run_bound(self, instruction: Instruction, plan: Plan) -> None:
         form, operands = instruction.form, instruction.operands
+        if form.meets:  # what it reads is checked when all have come
+            return self.meet(instruction)
         for n, name in plan.checked:
             view = operands[n]
             if type(view) is View and view.index is None:
@@ -256,6 +261,8 @@ class Machine:
         """A callable that runs the instruction on this machine's memory."""
         form, operands = instruction.form, instruction.operands
         plan = plan_of(form)
+        if form.meets:
+            return lambda: self.meet(instruction)
         if plan.moves:
             source = self.storage(operands[1].buffer)
             source.settle(operands[1])

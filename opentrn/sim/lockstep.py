@@ -7,7 +7,7 @@ holds the baton; it is handed over only where a member meets others, so every ru
 
 import contextvars
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from opentrn.base import OrderError, Where, declare
@@ -27,14 +27,19 @@ class Stopped(BaseException):
 
 
 class Lockstep:
-    """A group of `count` members; `run` their bodies, which call `meet` to wait for each other."""
+    """A group of members; `run` their bodies, which call `meet` to wait for each other.
 
-    def __init__(self, count: int, word: str = "core"):
-        self.count, self.word = count, word
-        self._state = ["ready"] * count
+    `names` says what each member is called in errors ("core 0", "rank 3").
+    """
+
+    def __init__(self, names: Sequence[str]):
+        self.names, self.count = tuple(names), len(names)
+        self._state = ["ready"] * self.count
         self._waits: dict[int, tuple[Any, frozenset[int], Any, Where | None]] = {}
-        self._given: dict[int, dict[int, Any]] = {}
-        self._turn = threading.Condition()
+        self._given: dict[int, Any] = {}
+        self._lock = threading.RLock()
+        # One condition each: handing the baton on wakes its new holder and nobody else.
+        self._turns = [threading.Condition(self._lock) for _ in names]
         self._current = -1
         self._failure: BaseException | None = None
 
@@ -52,7 +57,7 @@ class Lockstep:
             threads.append(threading.Thread(target=context.run, args=(target,), daemon=True))
         for thread in threads:
             thread.start()
-        with self._turn:
+        with self._lock:
             self._hand_over()
         for thread in threads:
             thread.join()
@@ -68,18 +73,18 @@ class Lockstep:
             except Stopped:
                 pass
             except BaseException as error:
-                with self._turn:
+                with self._lock:
                     self._failure = self._failure or error
-            with self._turn:
+            with self._lock:
                 self._state[number] = "done"
                 self._hand_over()
 
         return live
 
     def _await_turn(self, number: int) -> None:
-        with self._turn:
+        with self._lock:
             while self._current != number and self._failure is None:
-                self._turn.wait()
+                self._turns[number].wait()
             if self._failure is not None:
                 raise Stopped
 
@@ -90,30 +95,41 @@ class Lockstep:
             self._current = ready[0]
         elif self._waits and self._failure is None:
             self._failure = self._deadlock()
-        self._turn.notify_all()
+        for n, turn in enumerate(self._turns):
+            if n == self._current or self._failure is not None:
+                turn.notify_all()
 
     def meet(
-        self, number: int, key: Any, others: Iterable[int], offer: Any, where: Where | None = None
-    ) -> dict[int, Any]:
+        self,
+        number: int,
+        key: Any,
+        others: Iterable[int],
+        offer: Any,
+        where: Where | None = None,
+        settle: Callable[[dict[int, Any]], Any] | None = None,
+    ) -> Any:
         """Wait until every member of `others` (this one included) meets under `key`.
 
-        Returns what each offered.  Raises OrderError when that can never happen.
+        When all are there, `settle` is called once with what each offered (by number); every
+        member gets what it returns, or the offers without it.  Raises OrderError when the meeting
+        can never happen.
         """
         party = frozenset({number, *others})
-        with self._turn:
+        with self._lock:
             self._waits[number] = (key, party, offer, where)
             self._state[number] = "waiting"
             if all(self._waits.get(n, (None,))[0] == key for n in party):
-                self._release(party)
+                self._release(party, settle)
             self._hand_over()
         self._await_turn(number)
         return self._given.pop(number)
 
-    def _release(self, party: frozenset[int]) -> None:
-        offers = {n: self._waits[n][2] for n in party}
+    def _release(self, party: frozenset[int], settle: Callable | None) -> None:
+        offers = {n: self._waits[n][2] for n in sorted(party)}
+        given = offers if settle is None else settle(offers)
         for n in party:
             del self._waits[n]
-            self._given[n] = offers
+            self._given[n] = given
             self._state[n] = "ready"
 
     def _deadlock(self) -> OrderError:
@@ -121,9 +137,9 @@ class Lockstep:
         for n, state in enumerate(self._state):
             if state == "waiting":
                 key, _, _, where = self._waits[n]
-                rows.append(f"{self.word} {n} waits in {_name(key)} at {where or 'unknown line'}")
+                rows.append(f"{self.names[n]} waits in {_name(key)} at {where or 'unknown line'}")
             else:
-                rows.append(f"{self.word} {n} has ended")
+                rows.append(f"{self.names[n]} has ended")
         first = min(self._waits)
         return OrderError(
             "the kernel cannot go on: " + "; ".join(rows),

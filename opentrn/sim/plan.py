@@ -38,7 +38,7 @@ def _plan(form) -> Plan:
     tiles = [tile for _, tile in form.tiles()]
     registers = any(isinstance(given, RegisterForm) for given in form.given)
     special = "register" in roles or "acc" in roles or registers
-    special = special or form.partial or dynamic.skips(form)
+    special = special or form.partial or form.meets or dynamic.skips(form)
     plain = not (special or any(t.indirect for t in tiles))
     moves = type(form).__name__ == "dma_copy" and plain
     return Plan(

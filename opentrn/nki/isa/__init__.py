@@ -25,8 +25,9 @@ scalar_engine = engine.scalar
 gpsimd_engine = engine.gpsimd
 unknown_engine = engine.unknown
 
-for _name, _cls in INSTRUCTIONS.items():
-    globals()[_name] = function_of(_cls, __name__)
+_FUNCTIONS = [name for name, cls in INSTRUCTIONS.items() if cls.module == "nki.isa"]
+for _name in _FUNCTIONS:
+    globals()[_name] = function_of(INSTRUCTIONS[_name], __name__)
 
 
 def get_nc_version() -> nc_version:
@@ -86,7 +87,7 @@ def __getattr__(name: str):
 
 
 __all__ = [
-    *INSTRUCTIONS,
+    *_FUNCTIONS,
     "NkiInstruction",
     "NkiValidationError",
     "VirtualRegister",
