@@ -14,10 +14,11 @@ from bisect import bisect_left
 from collections import deque
 from typing import Any, NamedTuple
 
-from opentrn.base import Bug, UsageError, declare
+from opentrn.base import UsageError, declare
 from opentrn.isa import Instruction, Loop, Program, RegIn, Register, RegOut, View
 from opentrn.sim.overlaps import WHOLE, Ledger, Record, Shapes
 from opentrn.sim.place import Placement
+from opentrn.sim.rows import PSUM_PORT, READS, WRITES, Row, branch_row, row_of
 from opentrn.sim.timing import ENGINES, FREED, OWN, SEEN, engine_of, queue_number
 
 declare(
@@ -30,27 +31,12 @@ declare(
 _N = len(ENGINES)
 
 
-class Row(NamedTuple):
-    """What the clock needs of one form (ns; see `timing.Columns`), and where that is known from."""
-
-    stream: int
-    busy: float
-    latency: float
-    background: float
-    lead: float
-    move: float
-    finish: float
-    hbm: float
-    first: int
-    count: int
-    grade: str
-
-
 class Flow(NamedTuple):
     """A program unrolled: instance i is `instances[i]` (an Instruction, or a Loop's branch).
 
     `row[i]` is its place in `rows`; `position[i]` its number in `Program.instructions()` (-1 for
-    a branch); `dep_start` and `dep` are as in `timing.Columns`.
+    a branch); `dep_start` and `dep` are as in `timing.Columns`; `banks` the PSUM banks, as bits of
+    `Columns.ports`, of the instances whose rows ask for them.
     """
 
     instances: list
@@ -59,45 +45,7 @@ class Flow(NamedTuple):
     rows: list[Row]
     dep_start: list[int]
     dep: list[int]
-
-
-# Roles of operands that are read and written.  A PSUM accumulator ("acc") orders as a write only:
-# the engine that adds to it works in order.
-READS, WRITES = ("in", "inout"), ("out", "inout", "acc")
-
-
-def row_of(form, chip) -> Row:
-    """The clock's view of a form on `chip`.
-
-    A DMA's queue follows from its sides; HBM time is the bytes it reads and writes there over the
-    core's share of the chip's HBM bandwidth (all cores at work).
-    """
-    cost, transfer = form.cost, getattr(form, "move", None)
-    if transfer is None:
-        if form.engine_name not in ENGINES:
-            raise Bug(f"{type(form).__name__} runs on {form.engine_name}, which has no clock")
-        engine = ENGINES.index(form.engine_name)
-        times = (cost.busy_ns, cost.latency_ns, cost.background_ns, 0.0, 0.0, 0.0, 0.0)
-        return Row(engine, *times, 0, 0, cost.grade)
-    sides = [(form.operands[name].role, side.space) for name, side in form.tiles()]
-    from_hbm = any(space == "hbm" and role in READS for role, space in sides)
-    into_hbm = any(space == "hbm" and role in WRITES for role, space in sides)
-    kind = 1 if into_hbm else (0 if from_hbm else 2)
-    touches = from_hbm + into_hbm
-    share = chip.hbm_bandwidth / chip.cores
-    return Row(
-        stream=queue_number(ENGINES.index(transfer.issuer), kind),
-        busy=transfer.issue_ns,
-        latency=0.0,
-        background=0.0,
-        lead=transfer.start_ns,
-        move=transfer.busy_ns,
-        finish=transfer.finish_ns,
-        hbm=touches * transfer.nbytes / share * 1e9,
-        first=int(transfer.first_engine),
-        count=int(transfer.engines),
-        grade=cost.grade,
-    )
+    banks: dict[int, int]
 
 
 class _Plan(NamedTuple):
@@ -109,6 +57,7 @@ class _Plan(NamedTuple):
     writes: tuple[int, ...]
     registers_in: tuple[int, ...]
     registers_out: tuple[int, ...]
+    banks: bool
 
 
 class _Tile:
@@ -145,7 +94,8 @@ class _Finder:
                 self.own_trips.setdefault(id(one[0]), deque()).append(int(one[1]))
             else:
                 self.trips.append(int(one))
-        self.flow = Flow([], [], [], [], [0], [])
+        self.flow = Flow([], [], [], [], [0], [], {})
+        self.bank_bits: dict[Any, int] = {}
         self.shapes = Shapes()
         self.plans: dict[Any, _Plan] = {}
         self.tiles: dict[Any, _Tile] = {}
@@ -183,6 +133,7 @@ class _Finder:
             len(self.flow.rows) - 1,
             row.stream,
             *(tuple(x) for x in (reads, writes, inward, outward)),
+            row.banks,
         )
         self.plans[form] = made
         return made
@@ -199,10 +150,10 @@ class _Finder:
             else:
                 plan = self.plans.get(node.form) or self.plan(node.form)
                 engines.add(engine_of(plan.stream))
-        found, fact = {}, self.chip.fact("launch.loop")
+        found = {}
         for engine in sorted(engines):
             found[engine] = len(self.flow.rows)
-            self.flow.rows.append(Row(engine, fact.value * 1e9, *(0.0,) * 6, 0, 0, fact.grade))
+            self.flow.rows.append(branch_row(engine, self.chip))
         self.engines[id(loop)] = found
         return found
 
@@ -256,8 +207,11 @@ class _Finder:
     def instance(self, one: Instruction) -> None:
         """One instruction happens once more: find its waits, then record its accesses."""
         form, operands = one.form, one.operands
-        row, stream, reads, writes, inward, outward = self.plans.get(form) or self.plan(form)
+        plan = self.plans.get(form) or self.plan(form)
+        row, stream, reads, writes, inward, outward, banks = plan
         number = len(self.flow.instances)
+        if banks:
+            self.flow.banks[number] = self.banks_of(operands)
         for n in reads:
             view = operands[n]
             if type(view) is View:
@@ -271,14 +225,40 @@ class _Finder:
         if self.latest:
             self.wait_explicitly(one, number, stream)
         if stream >= _N:
-            branch = self.branch[engine_of(stream)]
-            if branch > self.passed[stream]:
-                self.passed[stream] = branch
-                self.edges.append(4 * branch + OWN)
+            self.behind_branch(stream)
         if len(self.edges) > 2:
             self.edges[:] = self.pruned(self.edges)
         self.append(one, self.position, row)
         self.position += 1
+
+    def behind_branch(self, stream: int) -> None:
+        """The first DMA of a queue in an iteration is issued behind its engine's branch."""
+        branch = self.branch[engine_of(stream)]
+        if branch > self.passed[stream]:
+            self.passed[stream] = branch
+            self.edges.append(4 * branch + OWN)
+
+    def banks_of(self, operands: tuple) -> int:
+        """The PSUM banks that an instruction's views lie in, as bits of `Columns.ports`."""
+        bits = 0
+        for view in operands:
+            if type(view) is View and view.buffer.space == "psum":
+                known = self.bank_bits.get(view.buffer)
+                bits |= self.new_bank_bits(view) if known is None else known
+        return bits
+
+    def new_bank_bits(self, view: View) -> int:
+        """The banks of one view; remembered for buffers that lie in one bank."""
+        buffer, bank = view.buffer, self.placement.bank
+        low = self.placement.slots[buffer].address
+        high, small = low + buffer.partition_bytes, buffer.partition_bytes <= bank
+        box = self.shapes.box(view)
+        if not small and not box.whole:
+            low, high = low + box.c0, low + box.c1
+        bits = sum(PSUM_PORT << k for k in range(low // bank, -(-high // bank)))
+        if small:
+            self.bank_bits[buffer] = bits
+        return bits
 
     def use_index(self, view: View, number: int, stream: int) -> None:
         """A runtime index is read as well, from memory or from a register."""

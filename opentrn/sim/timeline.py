@@ -13,6 +13,7 @@ from opentrn.base import Trace, UsageError, declare
 from opentrn.isa import Instruction, Loop, Program
 from opentrn.sim import timing
 from opentrn.sim.depend import Flow, dependencies
+from opentrn.sim.flatten import columns_of
 from opentrn.sim.place import Placement, place
 from opentrn.sim.timing import ENGINES, REASONS, Columns, Rates, Schedule
 
@@ -59,26 +60,11 @@ def rates_of(chip) -> Rates:
     tensor = chip.tensor
     return Rates(
         semaphore_ns=chip.semaphore.wait * 1e9,
-        warmup_ns=tensor.warmup * 1e9,
+        window_ns=tensor.warmup * 1e9,
+        warm_share=float(tensor.warm_share),
         cold_rate=float(tensor.cold_rate),
+        issue_ns=tensor.min_cycles / tensor.clock * 1e9,
         dma_engines=int(chip.dma.engines),
-    )
-
-
-def columns_of(flow: Flow) -> Columns:
-    """The columns of a flow, as NumPy arrays."""
-    row = np.asarray(flow.row, np.int64)
-    table = list(zip(*flow.rows, strict=True)) if flow.rows else [()] * 11
-    found = {}
-    for name, values in zip(flow.rows[0]._fields if flow.rows else (), table, strict=False):
-        if name != "grade":
-            kind = np.int64 if name in ("stream", "first", "count") else np.float64
-            found[name] = np.asarray(values, kind)[row]
-    empty = np.zeros(0, np.int64)
-    return Columns(
-        *(found.get(name, empty) for name in Columns._fields[:-2]),
-        dep_start=np.asarray(flow.dep_start, np.int64),
-        dep=np.asarray(flow.dep, np.int64),
     )
 
 
@@ -96,7 +82,7 @@ def prepare(program: Program, chip, trips: Any = None) -> Prepared:
     with _collector_paused():
         placement = place(program, chip)
         flow = dependencies(program, placement, chip, counts)
-    made = Prepared(program, chip, placement, flow, columns_of(flow), rates_of(chip))
+    made = Prepared(program, chip, placement, flow, columns_of(flow, chip), rates_of(chip))
     _PREPARED[key] = made
     while len(_PREPARED) > _KEPT:
         _PREPARED.popitem(last=False)
@@ -181,7 +167,8 @@ class Timeline:
         """For each instruction what held it back last: `(index, reason)`; -1 when nothing did.
 
         Reasons: "engine" (its engine was busy), "data" (a result of its own engine), "semaphore"
-        (another engine), "dma" (a transfer), "queue" (the DMA engines), "hbm" (bandwidth).
+        (another engine), "dma" (a transfer), "queue" (the DMA engines), "hbm" (bandwidth), "port"
+        (an access to SBUF or PSUM that another engine's had to finish before).
         """
         pairs = zip(self.schedule.binding.tolist(), self.schedule.reason.tolist(), strict=True)
         return [(index, REASONS[reason]) for index, reason in pairs]
@@ -215,7 +202,7 @@ class Timeline:
             reason = REASONS[s.reason[index]]
             path.append(Step(self.instructions[index], index, begin, end, reason))
             index, end = int(s.binding[index]), begin
-            if reason in ("semaphore", "dma"):
+            if reason in ("data", "semaphore", "dma"):
                 end -= self._rates.semaphore_ns
         path.reverse()
         return path

@@ -3,21 +3,24 @@
 The model.  A *stream* is a queue that starts its instructions in program order: one for each of
 the five engines, and for each engine that issues DMA up to three DMA queues (into SBUF/PSUM from
 HBM, into HBM, within the chip), so that a store that waits does not hold back the next load.
+Several cores of one launch have their own streams, ports and DMA engines; HBM is shared.
 
 * An instruction is ready when every dependence is satisfied: the producer's result is visible
   (its end plus its latency; results of one engine become visible in order), or, where it only
-  overwrites what another reads, that reader has ended.  A dependence on another stream costs
-  `semaphore_ns` more.
+  overwrites what another reads, that reader has ended; and `semaphore_ns` have passed since.
 * An engine runs one instruction at a time, for `busy`.  `background` (the stationary load of the
-  Tensor Engine) comes first but may run beside the multiply before it, never two ahead.
+  Tensor Engine) comes first but may run beside the multiply before it, never two ahead.  `setup`
+  (loading coefficients of another activation function) needs the engine, but no dependence.
+* A port that engines share (`ports`, bits) serves one instruction at a time, in order of arrival.
+* Multiplies on disjoint `cells` of the PE array run side by side; they start in order, at least
+  `issue_ns` apart.
 * A DMA instruction occupies its issuing engine for `busy`; `lead` later it reaches the rings and
   takes `count` DMA engines from number `first` on, each for `move`.  Every DMA engine serves in
   order of arrival.  HBM serves in order of arrival too, `hbm` for each transfer.  `finish` later
   others can see the result.
-* The Tensor Engine is cold at first: it works at `cold_rate` until it has been busy for
-  `warmup_ns` more than idle; it cools down when idle time exceeds busy time by half of that
-  (hardware facts §15: half rate for the first 3 us, re-armed when use over a window of 3 us falls
-  below half).
+* The current limiter of the Tensor Engine works in windows of `window_ns`, counted from the start.
+  A window in which it did full-speed work of at least `warm_share` of the window (each multiply
+  counts with its `share`) is followed by one at full speed, any other by one at `cold_rate`.
 
 Claims on what streams share are made in order of (time, priority, program order), which makes the
 schedule deterministic.  `timing_fast` is the same in compiled code, equal bit by bit.
@@ -33,44 +36,55 @@ QUEUES = ("load", "store", "move")
 """The DMA queues of one issuing engine: HBM to chip, into HBM, within the chip."""
 
 STREAMS = len(ENGINES) * (1 + len(QUEUES))
+"""Streams of one core; core c has numbers c * STREAMS and on."""
+
 TENSOR = 0
+PORTS = 9  # ports that engines of one core share
+CELLS = 4  # the PE array counts as CELLS x CELLS cells
 
 # Kinds of dependence, the low bits of a code `4 * producer + kind`.
 SEEN, FREED, OWN = 0, 1, 2
 # What an instruction waited for last.
-REASONS = ("", "engine", "data", "semaphore", "dma", "queue", "hbm")
-NOTHING, ENGINE, DATA, SEMAPHORE, DMA, QUEUE, HBM = range(len(REASONS))
+REASONS = ("", "engine", "data", "semaphore", "dma", "queue", "hbm", "port")
+NOTHING, ENGINE, DATA, SEMAPHORE, DMA, QUEUE, HBM, PORT = range(len(REASONS))
 
 
 class Columns(NamedTuple):
-    """A program as numbers: one row for each instruction, in program order.
+    """A program as numbers: one row for each instruction, in program order of its core.
 
     Times are in ns.  `dep[dep_start[i]:dep_start[i + 1]]` are the dependences of row i as
     `4 * producer + kind`: SEEN waits for a result, FREED for the end of a read, OWN for a result
-    on the same engine (no semaphore).
+    on the same engine.  `cells` is 0 where the whole PE array is used and nobody uses less.
     """
 
     stream: list
     busy: list
     latency: list
     background: list
+    setup: list
     lead: list
     move: list
     finish: list
     hbm: list
+    share: list
     first: list
     count: list
+    ports: list
+    cells: list
     dep_start: list
     dep: list
 
 
 class Rates(NamedTuple):
-    """What the schedule needs of the chip, in ns (`cold_rate`: a share of full speed)."""
+    """What the schedule needs of the chip, in ns (`cold_rate`, `warm_share`: shares of one)."""
 
     semaphore_ns: float
-    warmup_ns: float
+    window_ns: float
+    warm_share: float
     cold_rate: float
+    issue_ns: float
     dma_engines: int
+    cores: int = 1
 
 
 class Schedule(NamedTuple):
@@ -92,8 +106,14 @@ class Schedule(NamedTuple):
 
 
 def engine_of(stream: int) -> int:
-    """The engine that runs a stream's instructions, or issues them."""
+    """The engine that runs a stream's instructions, or issues them (of any core)."""
+    stream %= STREAMS
     return stream if stream < len(ENGINES) else (stream - len(ENGINES)) // len(QUEUES)
+
+
+def is_queue(stream: int) -> bool:
+    """Whether a stream is a DMA queue."""
+    return stream % STREAMS >= len(ENGINES)
 
 
 def queue_number(issuer: int, queue: int) -> int:
@@ -102,7 +122,11 @@ def queue_number(issuer: int, queue: int) -> int:
 
 
 def schedule(columns: Columns, rates: Rates) -> Schedule:
-    """Run the columns through the machine; every dependence must name an earlier row."""
+    """Run the columns through the machine.
+
+    Dependences on the same core name earlier rows; those on another core may name any row.  Rows
+    in a circle of waits never run and keep the time 0.
+    """
     run = _Run(columns, rates)
     run.run()
     return run.result
@@ -115,12 +139,16 @@ class _Run:
     busy: list
     latency: list
     background: list
+    setup: list
     lead: list
     move: list
     finish: list
     hbm: list
+    share: list
     first: list
     count: list
+    ports: list
+    cells: list
     dep_start: list
     dep: list
     start: list
@@ -132,34 +160,45 @@ class _Run:
     reason: list
 
     def __init__(self, c: Columns, rates: Rates):
-        n = len(c.stream)
+        n, streams = len(c.stream), STREAMS * rates.cores
         self.rates = rates
         self.result = Schedule(*([0.0] * n for _ in range(5)), [-1] * n, [0] * n)
         # Attributes are the quickest thing to look up.
         vars(self).update(c._asdict())
         vars(self).update(self.result._asdict())
         # When a dependence of each kind is satisfied; -1 while not known.
-        self.times = ([-1.0] * n, [-1.0] * n, [-1.0] * n)
+        seen = [-1.0] * n
+        self.times = (seen, [-1.0] * n, seen)  # OWN differs from SEEN only in what is told
         self.waiting: list = [None] * n
-        self.order: list = [[] for _ in range(STREAMS)]
+        self.order: list = [[] for _ in range(streams)]
         for row, stream in enumerate(c.stream):
             self.order[stream].append(row)
-        self.at = [0] * STREAMS
-        self.scan = [-1] * STREAMS
-        self.ready, self.cause = [0.0] * STREAMS, [-1] * STREAMS
-        self.last_start, self.last_row = [0.0] * STREAMS, [-1] * STREAMS
-        engines = len(ENGINES)
-        self.shared = [False] * engines
-        for stream in range(engines, STREAMS):
-            self.shared[engine_of(stream)] |= bool(self.order[stream])
-        self.free, self.holder = [0.0] * engines, [-1] * engines
-        self.seen_until = [0.0] * engines
-        self.rings, self.ring_holder = [0.0] * rates.dma_engines, [-1] * rates.dma_engines
-        self.hbm_free, self.hbm_holder = 0.0, -1
-        self.tensor_end, self.heat, self.warm = 0.0, 0.0, rates.cold_rate >= 1.0
-        self.limited, self.semaphore = rates.cold_rate < 1.0, rates.semaphore_ns
+        self.at = [0] * streams
+        self.scan = [-1] * streams
+        self.ready, self.cause = [0.0] * streams, [-1] * streams
+        self.last_start, self.last_row = [0.0] * streams, [-1] * streams
+        # State of an engine stands under the number of its stream.
+        self.queue = [is_queue(s) for s in range(streams)]
+        self.home = [s - s % STREAMS + engine_of(s) for s in range(streams)]
+        self.shared = [False] * streams
+        for stream in range(streams):
+            self.shared[self.home[stream]] |= self.queue[stream] and bool(self.order[stream])
+        self.free, self.holder = [0.0] * streams, [-1] * streams
+        self.seen_until = [0.0] * streams
+        self.fresh_shares(rates)
         self.heap: list = []
-        self.awake = [s for s in range(STREAMS) if self.order[s]]
+        self.awake = [s for s in range(streams) if self.order[s]]
+
+    def fresh_shares(self, rates: Rates) -> None:
+        """Everything that streams share, unused so far."""
+        cores = rates.cores
+        rings = cores * rates.dma_engines
+        self.rings, self.ring_holder = [0.0] * rings, [-1] * rings
+        self.hbm_free, self.hbm_holder = 0.0, -1
+        self.port_free, self.port_holder = [0.0] * (cores * PORTS), [-1] * (cores * PORTS)
+        self.cell_free = [0.0] * (cores * CELLS * CELLS)
+        self.limited, self.semaphore = rates.cold_rate < 1.0, rates.semaphore_ns
+        self.window, self.work, self.warm = [0] * cores, [0.0] * cores, [False] * cores
 
     def run(self) -> None:
         """Process events until nothing is left."""
@@ -178,7 +217,7 @@ class _Run:
     def advance(self, stream: int) -> None:
         """Start the stream's instructions until one has to wait for another stream."""
         order, at = self.order[stream], self.at[stream]
-        alone = stream < len(ENGINES) and not self.shared[stream]
+        contested = self.queue[stream] or self.shared[stream]
         while at < len(order):
             row = order[at]
             if not self.satisfied(stream, row):
@@ -186,7 +225,7 @@ class _Run:
             arrival = self.ready[stream]
             if self.last_start[stream] > arrival:
                 arrival = self.last_start[stream]
-            if not alone:
+            if contested or self.ports[row]:
                 heapq.heappush(self.heap, (arrival, 1, row))
                 break
             self.begin(row, stream, arrival)
@@ -219,31 +258,41 @@ class _Run:
         return k == stop
 
     def claim(self, row: int, time: float) -> None:
-        """An instruction reaches an engine that several streams share."""
+        """An instruction reaches an engine or a port that several streams share."""
         stream = self.stream[row]
-        if stream < len(ENGINES):
-            self.begin(row, stream, time)
-        else:
+        if self.queue[stream]:
             self.trigger(row, stream, time)
+        else:
+            free = self.free[stream] + self.setup[row]
+            if self.ports[row] and free > time:
+                # It asks for the port when the engine has come to it.
+                heapq.heappush(self.heap, (free, 1, row))
+                return
+            self.begin(row, stream, max(self.ready[stream], self.last_start[stream]))
         self.at[stream] += 1
         self.awake.append(stream)
 
     def begin(self, row: int, engine: int, arrival: float) -> None:
         """Run an engine instruction that is ready at `arrival`."""
         begin = arrival + self.background[row]
-        if self.free[engine] > begin:
-            begin = self.free[engine]
-            self.since[row] = begin
-            self.binding[row], self.reason[row] = self.holder[engine], ENGINE
+        setup = self.setup[row]
+        if self.cells[row]:
+            begin = self.beside(row, engine, arrival, begin)
+        elif self.free[engine] + setup > begin:
+            begin = self.free[engine] + setup
+            self.since[row] = self.free[engine]
+            holder = self.holder[engine]
+            self.binding[row], self.reason[row] = holder, ENGINE if holder >= 0 else NOTHING
         else:
             self.since[row] = arrival
             self.blame(row, engine, arrival)
-        busy = self.busy[row]
-        if engine == TENSOR and self.limited:
-            busy = self.warmed(begin, busy)
-        end = begin + busy
-        self.free[engine], self.holder[engine] = end, row
-        self.last_start[engine], self.last_row[engine] = begin, row
+        if self.ports[row]:
+            begin = self.through_ports(row, engine, begin)
+        if engine % STREAMS == TENSOR and self.limited:
+            end = self.limited_end(engine // STREAMS, begin, self.busy[row], self.share[row])
+        else:
+            end = begin + self.busy[row]
+        self.occupy(row, engine, begin, end)
         visible = end + self.latency[row]
         if visible < self.seen_until[engine]:
             visible = self.seen_until[engine]
@@ -253,20 +302,74 @@ class _Run:
         self.scan[engine] = -1
         self.settle(row, visible, end)
 
-    def warmed(self, begin: float, busy: float) -> float:
-        """How long the Tensor Engine takes for `busy` ns of full-speed work, warming up by it."""
-        window, rate = self.rates.warmup_ns, self.rates.cold_rate
-        heat = self.heat - (begin - self.tensor_end)
-        if self.warm and heat < window / 2:
-            self.warm, heat = False, 0.0
-        if not self.warm:
-            heat = max(heat, 0.0)
-            left = window - heat
-            busy = min(busy / rate, left + (busy - left * rate))
-        self.heat = min(heat + busy, window)
-        self.warm = self.heat >= window
-        self.tensor_end = begin + busy
-        return busy
+    def beside(self, row: int, engine: int, arrival: float, begin: float) -> float:
+        """When the cells of the PE array that a multiply uses are free, others at work or not."""
+        cells, base = self.cells[row], engine // STREAMS * (CELLS * CELLS)
+        free = 0.0
+        if self.last_row[engine] >= 0:
+            free = self.last_start[engine] + self.rates.issue_ns
+        for k in range(CELLS * CELLS):
+            if cells >> k & 1 and self.cell_free[base + k] > free:
+                free = self.cell_free[base + k]
+        if free > begin:
+            begin = free
+            self.since[row] = begin
+            self.binding[row], self.reason[row] = self.last_row[engine], ENGINE
+        else:
+            self.since[row] = arrival
+            self.blame(row, engine, arrival)
+        return begin
+
+    def through_ports(self, row: int, engine: int, begin: float) -> float:
+        """When the ports are free as well."""
+        ports, base = self.ports[row], engine // STREAMS * PORTS
+        latest, blocker = begin, -1
+        for k in range(PORTS):
+            if ports >> k & 1 and self.port_free[base + k] > latest:
+                latest, blocker = self.port_free[base + k], self.port_holder[base + k]
+        if blocker >= 0:
+            self.since[row], self.binding[row], self.reason[row] = latest, blocker, PORT
+        return latest
+
+    def occupy(self, row: int, engine: int, begin: float, end: float) -> None:
+        """The engine, the ports and the cells are in use from `begin` to `end`."""
+        core = engine // STREAMS
+        if end > self.free[engine]:
+            self.free[engine], self.holder[engine] = end, row
+        self.last_start[engine], self.last_row[engine] = begin, row
+        ports, cells = self.ports[row], self.cells[row]
+        if ports:
+            for k in range(PORTS):
+                if ports >> k & 1:
+                    self.port_free[core * PORTS + k] = end
+                    self.port_holder[core * PORTS + k] = row
+        if cells:
+            for k in range(CELLS * CELLS):
+                if cells >> k & 1:
+                    self.cell_free[core * (CELLS * CELLS) + k] = end
+
+    def limited_end(self, core: int, begin: float, left: float, share: float) -> float:
+        """When `left` ns of full-speed work of the Tensor Engine that begin at `begin` are done."""
+        window, need = self.rates.window_ns, self.rates.warm_share * self.rates.window_ns
+        number = int(begin / window)
+        if number > self.window[core]:
+            idle = number > self.window[core] + 1
+            self.warm[core] = self.work[core] >= need and not idle
+            self.window[core], self.work[core] = number, 0.0
+        now = begin
+        while True:
+            rate = 1.0 if self.warm[core] else self.rates.cold_rate
+            stop = (self.window[core] + 1) * window
+            room = (stop - now) * rate
+            if left <= room:
+                self.work[core] += left * share
+                return now + left / rate
+            if room > 0.0:
+                self.work[core] += room * share
+                left -= room
+                now = stop
+            self.warm[core] = self.work[core] >= need
+            self.window[core], self.work[core] = self.window[core] + 1, 0.0
 
     def blame(self, row: int, stream: int, arrival: float) -> None:
         """Note what made the instruction ready only at `arrival`."""
@@ -276,14 +379,14 @@ class _Run:
         elif cause >= 0:
             producer = cause >> 2
             self.binding[row] = producer
-            if self.stream[producer] >= len(ENGINES):
+            if self.queue[self.stream[producer]]:
                 self.reason[row] = DMA
             else:
                 self.reason[row] = DATA if cause & 3 == OWN else SEMAPHORE
 
     def trigger(self, row: int, stream: int, arrival: float) -> None:
         """The issuing engine starts a DMA instruction that is ready at `arrival`."""
-        engine, begin = engine_of(stream), arrival
+        engine, begin = self.home[stream], arrival
         if self.free[engine] > begin:
             begin = self.free[engine]
             self.binding[row], self.reason[row] = self.holder[engine], ENGINE
@@ -299,10 +402,11 @@ class _Run:
     def transfer(self, row: int, arrival: float) -> None:
         """A DMA instruction reaches the rings and HBM."""
         first, count, move = self.first[row], self.count[row], self.move[row]
-        rings, holders, total = self.rings, self.ring_holder, len(self.rings)
+        rings, holders, total = self.rings, self.ring_holder, self.rates.dma_engines
+        base = self.stream[row] // STREAMS * total
         earliest, latest, blocker = float("inf"), arrival, -1
         for k in range(first, first + count):
-            ring = k % total
+            ring = base + k % total
             begin = rings[ring]
             if begin <= arrival:
                 begin = arrival
@@ -335,10 +439,9 @@ class _Run:
 
     def settle(self, row: int, visible: float, freed: float) -> None:
         """Give the row's dependences their times and wake the streams that waited for it."""
-        seen, frees, own = self.times
+        seen, frees, _ = self.times
         seen[row] = visible + self.semaphore
         frees[row] = freed + self.semaphore
-        own[row] = visible
         waiting = self.waiting[row]
         if waiting is not None:
             self.awake += waiting

@@ -2,33 +2,36 @@
 
 `sim.timing` is the specification and says what each step means; the functions here have the names
 of its methods.  Numba is optional, so nothing imports this module unless it is installed.  State is
-kept in a few arrays of records, because each array handed to a compiled function costs time.
+kept in a few arrays of records, handed on together as `state`: rows, dep, order, streams, units
+(rings, ports and cells), cores, events, awake.
 """
 
 import numpy as np
 from numba import njit
 
 from opentrn.sim.timing import (
+    CELLS,
     DATA,
     DMA,
     ENGINE,
-    ENGINES,
     FREED,
     HBM,
+    NOTHING,
     OWN,
+    PORT,
+    PORTS,
     QUEUE,
-    QUEUES,
-    SEEN,
     SEMAPHORE,
     STREAMS,
     TENSOR,
     Columns,
     Rates,
     Schedule,
+    engine_of,
+    is_queue,
 )
 
-_ENGINES, _QUEUES = len(ENGINES), len(QUEUES)
-_CLAIM = 1 << 40  # set in an event's key when it is a claim on an engine, not on the rings
+_CLAIM = 1 << 40  # set in an event's key when it is a claim on an engine or port, not on the rings
 
 
 def _record(floats: str, ints: str) -> np.dtype:
@@ -39,17 +42,23 @@ def _record(floats: str, ints: str) -> np.dtype:
 # One instruction: its column values, what `Schedule` reports, when each kind of dependence on it is
 # satisfied (-1: unknown), and the first stream that waits for it.
 _ROW = _record(
-    "busy latency background lead move finish hbm "
-    "start end visible issue since seen freed own",
-    "stream first count dep_start dep_stop binding reason waiting",
+    "busy latency background setup lead move finish hbm share "
+    "start end visible issue since seen freed",
+    "stream first count ports cells dep_start dep_stop binding reason waiting",
 )
-_STREAM = _record("ready last_start", "begin size at scan cause last_row next_waiting")
-_ENGINE = _record("free seen_until", "holder shared")
-_RING = _record("free", "holder")
+# One stream, and of the first five of a core also the engine's state.
+_STREAM = _record(
+    "ready last_start free seen_until",
+    "begin size at scan cause last_row next_waiting home queue shared holder",
+)
+_UNIT = _record("free", "holder")
+# One core: its Tensor Engine's window, and where its units begin.
+_CORE = _record("work", "window warm rings ports cells")
 _EVENT = _record("time", "key")
-# What there is one of: HBM, the Tensor Engine's warmth, rates, and how full the two lists are.
+# What there is one of: HBM, rates, and how full the two lists are.
 _WHOLE = _record(
-    "hbm tensor_end heat semaphore_ns warmup_ns cold_rate", "warm hbm_holder events awake"
+    "hbm semaphore_ns window_ns warm_share cold_rate issue_ns",
+    "dma_engines hbm_holder events awake",
 )
 
 _compiled = njit(cache=True, nogil=True)
@@ -63,62 +72,71 @@ def schedule(columns: Columns, rates: Rates) -> Schedule:
             rows[name] = column
     starts = np.asarray(columns.dep_start, np.int64)
     rows["dep_start"], rows["dep_stop"] = starts[:-1], starts[1:]
-    for name in ("seen", "freed", "own", "binding", "waiting"):
+    for name in ("seen", "freed", "binding", "waiting"):
         rows[name] = -1
     dep = np.asarray(columns.dep, np.int64)
-    streams, engines = _fresh_streams(rows["stream"])
-    rings = np.zeros(int(rates.dma_engines), _RING)
-    rings["holder"] = -1
-    transfers = int(streams["size"][_ENGINES:].sum())
+    streams = _fresh_streams(rows["stream"], rates.cores)
+    queued = streams["queue"] > 0
+    pushes = int(streams["size"][queued].sum()) + len(streams) + 1
     order = np.argsort(rows["stream"], kind="stable")
-    awake = np.zeros(2 * STREAMS, np.int64)
-    whole = _fresh_whole(rates)
-    _run(dep, rows, order, streams, engines, rings, _events(transfers), awake, whole)
+    awake = np.zeros(2 * len(streams), np.int64)
+    units, cores = _fresh_units(rates)
+    state = (rows, dep, order, streams, units, cores, np.zeros(pushes, _EVENT), awake)
+    _run(state, _fresh_whole(rates))
     return Schedule(*(rows[name].copy() for name in Schedule._fields))
 
 
-def _events(transfers: int) -> np.ndarray:
-    return np.zeros(transfers + STREAMS + 1, _EVENT)
-
-
-def _fresh_streams(stream: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    streams, engines = np.zeros(STREAMS, _STREAM), np.zeros(_ENGINES, _ENGINE)
-    sizes = np.bincount(stream, minlength=STREAMS)
+def _fresh_streams(stream: np.ndarray, cores: int) -> np.ndarray:
+    streams = np.zeros(STREAMS * cores, _STREAM)
+    sizes = np.bincount(stream, minlength=len(streams))
     streams["size"], streams["begin"] = sizes, np.cumsum(sizes) - sizes
-    for name in ("scan", "cause", "last_row", "next_waiting"):
+    for name in ("scan", "cause", "last_row", "next_waiting", "holder"):
         streams[name] = -1
-    engines["holder"] = -1
-    for number in range(_ENGINES, STREAMS):
-        engines["shared"][(number - _ENGINES) // _QUEUES] |= sizes[number] > 0
-    return streams, engines
+    for number in range(len(streams)):
+        home = number - number % STREAMS + engine_of(number)
+        streams["home"][number], streams["queue"][number] = home, is_queue(number)
+        streams["shared"][home] |= is_queue(number) and sizes[number] > 0
+    return streams
+
+
+def _fresh_units(rates: Rates) -> tuple[np.ndarray, np.ndarray]:
+    """Everything that is free or held: rings, ports, cells (in this order), and core states."""
+    cores = np.zeros(rates.cores, _CORE)
+    units = np.zeros(rates.cores * (rates.dma_engines + PORTS + CELLS * CELLS), _UNIT)
+    units["holder"] = -1
+    cores["rings"] = np.arange(rates.cores) * rates.dma_engines
+    cores["ports"] = rates.cores * rates.dma_engines + np.arange(rates.cores) * PORTS
+    cells = rates.cores * (rates.dma_engines + PORTS)
+    cores["cells"] = cells + np.arange(rates.cores) * (CELLS * CELLS)
+    return units, cores
 
 
 def _fresh_whole(rates: Rates) -> np.ndarray:
     whole = np.zeros(1, _WHOLE)
-    for name in ("semaphore_ns", "warmup_ns", "cold_rate"):
+    for name in ("semaphore_ns", "window_ns", "warm_share", "cold_rate", "issue_ns"):
         whole[name] = getattr(rates, name)
-    whole["warm"], whole["hbm_holder"] = rates.cold_rate >= 1.0, -1
+    whole["dma_engines"], whole["hbm_holder"] = rates.dma_engines, -1
     return whole
 
 
 @_compiled
-def _run(dep, rows, order, streams, engines, rings, events, awake, whole):
-    w = whole[0]
-    for stream in range(STREAMS):
+def _run(state, whole):
+    w, streams, events, awake = whole[0], state[3], state[6], state[7]
+    for stream in range(len(streams)):
         if streams[stream].size > 0:
             _wake(awake, w, stream)
     while True:
         while w.awake > 0:
             w.awake -= 1
-            _advance(dep, rows, order, streams, engines, events, awake, w, awake[w.awake])
+            _advance(state, w, awake[w.awake])
         if w.events == 0:
             return
         time, key = events[0].time, events[0].key
         _pop(events, w)
         if key >= _CLAIM:
-            _claim(rows, streams, engines, events, awake, w, key - _CLAIM, time)
+            _claim(state, w, key - _CLAIM, time)
         else:
-            _transfer(rows, streams, rings, awake, w, key, time)
+            _transfer(state, w, key, time)
 
 
 @_compiled
@@ -168,18 +186,19 @@ def _before(time, key, event):
 
 
 @_compiled
-def _advance(dep, rows, order, streams, engines, events, awake, w, stream):
+def _advance(state, w, stream):
+    rows, dep, order, streams, events = state[0], state[1], state[2], state[3], state[6]
     s = streams[stream]
-    alone = stream < _ENGINES and engines[stream].shared == 0
+    contested = s.queue == 1 or s.shared == 1
     while s.at < s.size:
         row = order[s.begin + s.at]
         if not _satisfied(dep, rows, s, stream, rows[row]):
             break
         arrival = max(s.ready, s.last_start)
-        if not alone:
+        if contested or rows[row].ports > 0:
             _push(events, w, arrival, row + _CLAIM)
             break
-        _begin(rows, streams, engines, awake, w, row, stream, arrival)
+        _begin(state, w, row, stream, arrival)
         s.at += 1
 
 
@@ -193,7 +212,7 @@ def _satisfied(dep, rows, s, stream, r):
     while k < r.dep_stop:
         code = dep[k]
         producer = rows[code >> 2]
-        time = _time_of(producer, code & 3)
+        time = producer.freed if code & 3 == FREED else producer.seen
         if time < 0.0:
             s.next_waiting = producer.waiting
             producer.waiting = stream
@@ -206,99 +225,157 @@ def _satisfied(dep, rows, s, stream, r):
 
 
 @_compiled
-def _time_of(producer, kind):
-    if kind == SEEN:
-        return producer.seen
-    return producer.freed if kind == FREED else producer.own
-
-
-@_compiled
-def _claim(rows, streams, engines, events, awake, w, row, time):
+def _claim(state, w, row, time):
+    rows, streams, events, awake = state[0], state[3], state[6], state[7]
     stream = rows[row].stream
-    if stream < _ENGINES:
-        _begin(rows, streams, engines, awake, w, row, stream, time)
+    s = streams[stream]
+    if s.queue == 1:
+        _trigger(state, w, row, stream, time)
     else:
-        _issue(rows, streams, engines, events, w, row, stream, time)
-    streams[stream].at += 1
+        free = s.free + rows[row].setup
+        if rows[row].ports > 0 and free > time:
+            _push(events, w, free, row + _CLAIM)
+            return
+        _begin(state, w, row, stream, max(s.ready, s.last_start))
+    s.at += 1
     _wake(awake, w, stream)
 
 
 @_compiled
-def _begin(rows, streams, engines, awake, w, row, stream, arrival):
-    r, s, e = rows[row], streams[stream], engines[stream]
+def _begin(state, w, row, engine, arrival):
+    rows, streams = state[0], state[3]
+    r, s, core = rows[row], streams[engine], state[5][engine // STREAMS]
     begin = arrival + r.background
-    if e.free > begin:
-        begin = e.free
-        r.since, r.binding, r.reason = begin, e.holder, ENGINE
+    if r.cells > 0:
+        begin = _beside(state, w, row, engine, arrival, begin)
+    elif s.free + r.setup > begin:
+        begin = s.free + r.setup
+        r.since, r.binding, r.reason = s.free, s.holder, ENGINE if s.holder >= 0 else NOTHING
     else:
         r.since = arrival
-        _blame(rows, s, r)
-    busy = r.busy
-    if stream == TENSOR and w.cold_rate < 1.0:
-        busy = _warmed(w, begin, busy)
-    end = begin + busy
-    e.free, e.holder = end, row
-    s.last_start, s.last_row = begin, row
+        _blame(rows, streams, s, r)
+    if r.ports > 0:
+        begin = _through_ports(state, r, core, begin)
+    if engine % STREAMS == TENSOR and w.cold_rate < 1.0:
+        end = _limited_end(core, w, begin, r.busy, r.share)
+    else:
+        end = begin + r.busy
+    _occupy(state[4], row, r, s, core, begin, end)
     visible = end + r.latency
-    if visible < e.seen_until:
-        visible = e.seen_until
-    e.seen_until = visible
+    if visible < s.seen_until:
+        visible = s.seen_until
+    s.seen_until = visible
     r.start, r.end, r.visible, r.issue = begin, end, visible, begin
     s.scan = -1
-    _settle(streams, awake, w, r, visible, end)
+    _settle(state, w, r, visible, end)
 
 
 @_compiled
-def _warmed(w, begin, busy):
-    window, rate = w.warmup_ns, w.cold_rate
-    heat = w.heat - (begin - w.tensor_end)
-    if w.warm == 1 and heat < window / 2:
-        w.warm, heat = 0, 0.0
-    if w.warm == 0:
-        heat = max(heat, 0.0)
-        left = window - heat
-        busy = min(busy / rate, left + (busy - left * rate))
-    w.heat = min(heat + busy, window)
-    w.warm = 1 if w.heat >= window else 0
-    w.tensor_end = begin + busy
-    return busy
+def _beside(state, w, row, engine, arrival, begin):
+    rows, streams, units, core = state[0], state[3], state[4], state[5][engine // STREAMS]
+    r, s, free = rows[row], streams[engine], 0.0
+    if s.last_row >= 0:
+        free = s.last_start + w.issue_ns
+    for k in range(CELLS * CELLS):
+        if r.cells >> k & 1 and units[core.cells + k].free > free:
+            free = units[core.cells + k].free
+    if free > begin:
+        begin = free
+        r.since, r.binding, r.reason = begin, s.last_row, ENGINE
+    else:
+        r.since = arrival
+        _blame(rows, streams, s, r)
+    return begin
 
 
 @_compiled
-def _blame(rows, s, r):
+def _through_ports(state, r, core, begin):
+    units, latest, blocker = state[4], begin, -1
+    for k in range(PORTS):
+        unit = units[core.ports + k]
+        if r.ports >> k & 1 and unit.free > latest:
+            latest, blocker = unit.free, unit.holder
+    if blocker >= 0:
+        r.since, r.binding, r.reason = latest, blocker, PORT
+    return latest
+
+
+@_compiled
+def _occupy(units, row, r, s, core, begin, end):
+    if end > s.free:
+        s.free, s.holder = end, row
+    s.last_start, s.last_row = begin, row
+    for k in range(PORTS):
+        if r.ports >> k & 1:
+            units[core.ports + k].free, units[core.ports + k].holder = end, row
+    if r.cells > 0:
+        for k in range(CELLS * CELLS):
+            if r.cells >> k & 1:
+                units[core.cells + k].free = end
+
+
+@_compiled
+def _limited_end(core, w, begin, left, share):
+    window, need = w.window_ns, w.warm_share * w.window_ns
+    number = int(begin / window)
+    if number > core.window:
+        idle = number > core.window + 1
+        core.warm = 1 if core.work >= need and not idle else 0
+        core.window, core.work = number, 0.0
+    now = begin
+    while True:
+        rate = 1.0 if core.warm == 1 else w.cold_rate
+        stop = (core.window + 1) * window
+        room = (stop - now) * rate
+        if left <= room:
+            core.work += left * share
+            return now + left / rate
+        if room > 0.0:
+            core.work += room * share
+            left -= room
+            now = stop
+        core.warm = 1 if core.work >= need else 0
+        core.window, core.work = core.window + 1, 0.0
+
+
+@_compiled
+def _blame(rows, streams, s, r):
     if s.last_start > s.ready:
         r.binding, r.reason = s.last_row, ENGINE
     elif s.cause >= 0:
         r.binding = s.cause >> 2
-        if rows[s.cause >> 2].stream >= _ENGINES:
+        if streams[rows[s.cause >> 2].stream].queue == 1:
             r.reason = DMA
         else:
             r.reason = DATA if s.cause & 3 == OWN else SEMAPHORE
 
 
 @_compiled
-def _issue(rows, streams, engines, events, w, row, stream, arrival):
-    r, s, e = rows[row], streams[stream], engines[(stream - _ENGINES) // _QUEUES]
+def _trigger(state, w, row, stream, arrival):
+    rows, streams = state[0], state[3]
+    r, s = rows[row], streams[stream]
+    e = streams[s.home]
     begin = arrival
     if e.free > begin:
         begin = e.free
         r.binding, r.reason = e.holder, ENGINE
     else:
-        _blame(rows, s, r)
+        _blame(rows, streams, s, r)
     r.issue, r.since = begin, begin
     end = begin + r.busy
     e.free, e.holder = end, row
     s.last_start, s.last_row = begin, row
     s.scan = -1
-    _push(events, w, end + r.lead, row)
+    _push(state[6], w, end + r.lead, row)
 
 
 @_compiled
-def _transfer(rows, streams, rings, awake, w, row, arrival):
-    r, total = rows[row], len(rings)
+def _transfer(state, w, row, arrival):
+    r, units = state[0][row], state[4]
+    base = state[5][r.stream // STREAMS].rings
     earliest, latest, blocker = np.inf, arrival, -1
     for k in range(r.first, r.first + r.count):
-        ring = rings[k % total]
+        ring = units[base + k % w.dma_engines]
         begin = ring.free
         if begin <= arrival:
             begin = arrival
@@ -313,7 +390,7 @@ def _transfer(rows, streams, rings, awake, w, row, arrival):
     end = _through_hbm(w, r, row, arrival, end)
     visible = end + r.finish
     r.start, r.end, r.visible = earliest, end, visible
-    _settle(streams, awake, w, r, visible, visible)
+    _settle(state, w, r, visible, visible)
 
 
 @_compiled
@@ -331,8 +408,9 @@ def _through_hbm(w, r, row, arrival, end):
 
 
 @_compiled
-def _settle(streams, awake, w, r, visible, freed):
-    r.seen, r.freed, r.own = visible + w.semaphore_ns, freed + w.semaphore_ns, visible
+def _settle(state, w, r, visible, freed):
+    streams, awake = state[3], state[7]
+    r.seen, r.freed = visible + w.semaphore_ns, freed + w.semaphore_ns
     stream = r.waiting
     while stream >= 0:
         _wake(awake, w, stream)

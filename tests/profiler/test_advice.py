@@ -95,9 +95,10 @@ def test_a_cold_clock_is_named():
     ran = nki.run(short, np.ones((128, 512), ml_dtypes.bfloat16))
     trace = sim.timeline(ran.program, ran.chip).trace()
     found = summarize(trace, ran.chip, program=ran.program)
-    # 30 x 512 cycles are 6.4 us; 1.5 us of that work takes the first 3 us.
+    # 30 x 512 cycles are 6.4 us.  The first window of 3.4 us ends after little work, so the second
+    # is at half speed as well: up to 3.4 us of work take twice their time.
     lost = found["throttle_time"] / found["tensor_engine_active_time"]
-    assert 0.1 < lost < 0.25
+    assert 0.1 < lost < 0.35
     assert "throttle" in [one.code for one in found.advice]
 
 

@@ -13,20 +13,24 @@ from opentrn.sim.timing import DMA, ENGINE, FREED, HBM, OWN, QUEUE, SEEN, SEMAPH
 
 TENSOR, VECTOR, SCALAR, GPSIMD, SYNC = range(5)
 LOAD, STORE = timing.queue_number(SYNC, 0), timing.queue_number(SYNC, 1)
-# No warm-up unless a test is about it.
-RATES = Rates(semaphore_ns=10.0, warmup_ns=1000.0, cold_rate=1.0, dma_engines=16)
+# No current limiter unless a test is about it.
+RATES = Rates(
+    semaphore_ns=10.0, window_ns=1000.0, warm_share=0.4, cold_rate=1.0, issue_ns=25.0,
+    dma_engines=16,
+)  # fmt: skip
 
 
 def columns(*rows) -> Columns:
     """Columns from dictionaries; `after` lists (producer, kind)."""
     found = {name: [] for name in Columns._fields}
     found["dep_start"].append(0)
-    defaults = {"latency": 0, "background": 0, "lead": 0, "move": 0, "finish": 0, "hbm": 0}
+    zero = dict.fromkeys(("latency", "background", "setup", "lead", "move", "finish", "hbm"), 0)
+    whole = {"first": 0, "count": 16, "ports": 0, "cells": 0}
     for row in rows:
-        row = {**defaults, "first": 0, "count": 16, "after": (), **row}
+        row = {**zero, **whole, "share": 1, "after": (), **row}
         for name in Columns._fields[:-2]:
             value = row[name]
-            found[name].append(value if name in ("stream", "first", "count") else float(value))
+            found[name].append(value if name in ("stream", *whole) else float(value))
         found["dep"] += [4 * producer + kind for producer, kind in row["after"]]
         found["dep_start"].append(len(found["dep"]))
     return Columns(**found)
@@ -54,7 +58,7 @@ def test_a_result_is_seen_after_latency_and_across_engines_a_semaphore():
         {"stream": SCALAR, "busy": 10, "after": [(0, SEEN)]},
         {"stream": GPSIMD, "busy": 10, "after": [(0, FREED)]},
     )
-    assert s.start == [0, 130, 140, 110]
+    assert s.start == [0, 140, 140, 110]
     assert s.reason[1:] == [timing.DATA, SEMAPHORE, SEMAPHORE]
 
 
@@ -76,19 +80,103 @@ def test_a_stationary_load_hides_behind_the_multiply_before_it():
     assert run(*long).start == [50, 100, 150]
 
 
-def test_tensor_engine_warms_up_and_cools_down():
+def test_the_current_limiter_follows_the_work_of_the_window_before():
     rates = RATES._replace(cold_rate=0.5)
-    # 400 ns of work, then again: the first 1000 ns of activity run at half speed.
+    # A fully used cold window of 1000 ns does 500 ns of work, more than 400: then full speed.
     s = run(*[{"stream": TENSOR, "busy": 400}] * 3, rates=rates)
-    assert s.end == [800, 800 + 200 + 300, 1300 + 400]
-    # 600 ns idle (more than half a window) make it cold again; 400 ns idle do not.
-    for idle, expected in ((600, 800), (400, 400)):
-        warm = {"stream": TENSOR, "busy": 2000}
-        wait = {"stream": VECTOR, "busy": 2500 + idle}
-        after = {"stream": TENSOR, "busy": 400, "after": [(1, OWN)]}
-        s = run(warm, wait, after, rates=rates)
-        assert s.end[0] == 2500
+    assert s.end == [800, 1000 + (400 - 100), 1300 + 400]
+    # Only 380 ns of work in the first window: the second is cold as well.
+    late = {"stream": VECTOR, "busy": 1990}
+    s = run(
+        late, {"stream": TENSOR, "busy": 380},
+        {"stream": TENSOR, "busy": 100, "after": [(0, SEEN)]}, rates=rates,
+    )  # fmt: skip
+    assert (s.end[1], s.start[2], s.end[2]) == (760, 2000, 2200)
+
+
+def test_a_window_with_too_little_work_slows_the_next_one():
+    rates = RATES._replace(cold_rate=0.5)
+    for work, expected in ((390, 200), (410, 100)):
+        # 500 ns in window 0 (cold), then `work` in window 1 (warm), then 100 ns in window 2.
+        late = {"stream": VECTOR, "busy": 1990}
+        s = run(
+            late, {"stream": TENSOR, "busy": 500 + work},
+            {"stream": TENSOR, "busy": 100, "after": [(0, SEEN)]}, rates=rates,
+        )  # fmt: skip
+        assert s.end[1] == 1000 + work
         assert s.end[2] - s.start[2] == expected
+
+
+def test_work_on_few_rows_counts_less():
+    rates = RATES._replace(cold_rate=0.5)
+    whole, quarter = ({"stream": TENSOR, "busy": 600, "share": share} for share in (1.0, 0.25))
+    # 500 ns of work end the first window; then 100 ns at full or at half speed.
+    assert run(whole, rates=rates).end == [1100]
+    assert run(quarter, rates=rates).end == [1200]
+
+
+# ---------------------------------------------------------------------- ports, cells, tables
+
+
+def test_engines_take_turns_at_a_shared_port():
+    s = run(
+        {"stream": VECTOR, "busy": 100, "ports": 1},
+        {"stream": GPSIMD, "busy": 300, "ports": 1},
+        {"stream": VECTOR, "busy": 50},
+        {"stream": VECTOR, "busy": 50, "ports": 1},
+        {"stream": SCALAR, "busy": 70, "ports": 2},
+    )
+    assert s.start == [0, 100, 100, 400, 0]
+    assert (s.binding[1], s.reason[1], s.since[1]) == (0, timing.PORT, 100)
+    assert (s.binding[3], s.reason[3], s.since[3]) == (1, timing.PORT, 400)
+
+
+def test_an_instruction_asks_for_a_port_when_its_engine_has_come_to_it():
+    # The Vector Engine's second instruction is ready at 0 but reached at 200; GpSimd is first.
+    s = run(
+        {"stream": VECTOR, "busy": 200},
+        {"stream": VECTOR, "busy": 50, "ports": 1},
+        {"stream": SYNC, "busy": 140},
+        {"stream": GPSIMD, "busy": 100, "ports": 1, "after": [(2, SEEN)]},
+    )
+    assert s.start == [0, 250, 0, 150]
+    assert s.reason[1] == timing.PORT
+
+
+def test_multiplies_on_different_cells_run_side_by_side():
+    left, right = 0x3333, 0xCCCC  # columns 0 and 1, columns 2 and 3 of four rows of cells
+    one = {"stream": TENSOR, "busy": 100}
+    s = run({**one, "cells": left}, {**one, "cells": right}, {**one, "cells": left},
+            {**one, "cells": 0xFFFF})  # fmt: skip
+    # Starts are at least 25 ns apart; the third needs the first one's cells, the last all.
+    assert s.start == [0, 25, 100, 200]
+    assert s.end[3] == 300
+
+
+def test_loading_a_table_needs_the_engine_but_not_the_data():
+    load = {"stream": SCALAR, "busy": 100, "setup": 1000}
+    first = {"stream": VECTOR, "busy": 700}
+    s = run(first, {**load, "after": [(0, SEEN)]}, {"stream": SCALAR, "busy": 10}, load)
+    assert s.start[1:] == [1000, 1100, 1110 + 1000]
+    s = run({**first, "busy": 3000}, {**load, "after": [(0, SEEN)]})
+    assert s.start[1] == 3010
+
+
+def test_cores_have_their_own_engines_and_share_hbm():
+    rates = RATES._replace(cores=2)
+    other = timing.STREAMS
+    load = {"busy": 100, "lead": 0, "move": 200, "count": 1, "hbm": 300}
+    s = run(
+        {"stream": VECTOR, "busy": 100, "ports": 1},
+        {"stream": LOAD, **load},
+        {"stream": other + GPSIMD, "busy": 50, "ports": 1},
+        {"stream": other + LOAD, **load},
+        {"stream": other + VECTOR, "busy": 5, "after": [(0, SEEN)]},
+        rates=rates,
+    )
+    assert s.start[:4] == [0, 100, 0, 100]
+    assert s.end == [100, 400, 50, 700, 115]
+    assert (s.binding[3], s.reason[3]) == (1, HBM)
 
 
 def test_a_transfer_is_issued_then_started_then_moved():
@@ -151,6 +239,9 @@ def random_columns(seed: int, n: int = 60) -> Columns:
             "busy": rng.choice([0, 64, 100, 533.3]),
             "latency": 0 if dma else rng.choice([0, 60, 165.5]),
             "background": rng.choice([0, 13.3, 200]) if stream == 0 else 0,
+            "setup": rng.choice([0, 0, 0, 320.7]) if stream == 2 else 0,
+            "ports": rng.choice([0, 0, 1, 2, 5]) if stream in (1, 2, 3) else 0,
+            "share": rng.choice([1, 1, 0.25]) if stream == 0 else 1,
             "lead": rng.choice([0, 750, 1180]) if dma else 0,
             "move": rng.choice([97, 186.7, 900]) if dma else 0,
             "hbm": rng.choice([0, 90, 700]) if dma else 0,
@@ -190,11 +281,12 @@ COLD = RATES._replace(cold_rate=0.5)
 @settings(max_examples=60, deadline=None)
 def test_every_dependence_is_respected(seed):
     c = random_columns(seed)
-    s = timing.schedule(c, COLD)
-    for i, p, kind in waits(c):
-        end = s.end[p] if kind == FREED and c.stream[p] < 5 else s.visible[p]
-        semaphore = 0.0 if kind == OWN else COLD.semaphore_ns
-        assert s.issue[i] >= end + semaphore
+    for columns_, rates in ((c, COLD), (doubled(c), COLD._replace(cores=2))):
+        s = timing.schedule(columns_, rates)
+        for i, p, kind in waits(columns_):
+            engine = not timing.is_queue(columns_.stream[p])
+            end = s.end[p] if kind == FREED and engine else s.visible[p]
+            assert s.issue[i] >= end + rates.semaphore_ns
 
 
 @given(st.integers(0, 10**9))
@@ -240,13 +332,61 @@ def test_what_bound_an_instruction_explains_its_start(seed):
         assert s.since[i] <= s.end[i]
         if reason == timing.NOTHING:
             assert s.since[i] == 0.0
-        elif reason in (SEMAPHORE, DMA):
+        elif reason in (SEMAPHORE, DMA, timing.DATA):
             passed = (s.end[p] + COLD.semaphore_ns, s.visible[p] + COLD.semaphore_ns)
             assert s.since[i] in passed
-        elif reason == timing.DATA:
-            assert s.since[i] == s.visible[p]
+        elif reason == timing.PORT:
+            assert s.since[i] == s.end[p]
+            assert c.ports[i] & c.ports[p]
         elif reason == ENGINE:
             assert s.since[i] in (s.end[p], s.issue[p], s.issue[p] + c.busy[p])
+
+
+@given(st.integers(0, 10**9))
+@settings(max_examples=60, deadline=None)
+def test_a_port_serves_one_instruction_at_a_time(seed):
+    c = random_columns(seed)
+    s = timing.schedule(c, COLD)
+    for bit in range(3):
+        users = [i for i in range(len(c.stream)) if c.ports[i] >> bit & 1]
+        spans = sorted((s.start[i], s.end[i]) for i in users)
+        assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
+
+
+@given(st.integers(0, 10**9))
+@settings(max_examples=60, deadline=None)
+def test_cells_serve_one_multiply_at_a_time_and_starts_are_in_order(seed):
+    c = tiled(random_columns(seed), seed)
+    s = timing.schedule(c, COLD)
+    multiplies = [i for i in range(len(c.stream)) if c.stream[i] == TENSOR]
+    starts = [s.start[i] for i in multiplies]
+    assert all(b - a >= COLD.issue_ns - 1e-6 for a, b in pairwise(starts))
+    for bit in range(16):
+        spans = sorted((s.start[i], s.end[i]) for i in multiplies if c.cells[i] >> bit & 1)
+        assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
+
+
+def tiled(c: Columns, seed: int) -> Columns:
+    """The same columns with every multiply on some part of the PE array."""
+    rng = random.Random(seed)
+    cells = [rng.choice([0xFFFF, 0x3333, 0xCCCC, 0x00FF, 1, 2]) if s == 0 else 0 for s in c.stream]
+    return c._replace(cells=cells)
+
+
+def doubled(c: Columns) -> Columns:
+    """The columns on two cores, each one's row 20 waiting for the other's row 10."""
+    n = len(c.stream)
+    twice = {name: column + column for name, column in zip(c._fields, c, strict=True)}
+    twice["stream"] = c.stream + [s + timing.STREAMS for s in c.stream]
+    dep, starts = [], [0]
+    for core in range(2):
+        for i in range(n):
+            own = c.dep[c.dep_start[i] : c.dep_start[i + 1]]
+            dep += [code + 4 * n * core for code in own]
+            if i == 20:
+                dep.append(4 * (10 + n * (1 - core)) + SEEN)
+            starts.append(len(dep))
+    return Columns(**{**twice, "dep_start": starts, "dep": dep})
 
 
 @given(st.integers(0, 10**9))
@@ -256,6 +396,8 @@ def test_compiled_and_plain_schedules_are_equal_bit_by_bit(seed):
     from opentrn.sim import timing_fast
 
     c = random_columns(seed, 120)
-    plain, fast = timing.schedule(c, COLD), timing_fast.schedule(c, COLD)
-    for name, a, b in zip(plain._fields, plain, fast, strict=True):
-        assert np.array_equal(np.asarray(a), b), name
+    two = COLD._replace(cores=2)
+    for columns_, rates in ((c, COLD), (tiled(c, seed), COLD), (doubled(c), two)):
+        plain, fast = timing.schedule(columns_, rates), timing_fast.schedule(columns_, rates)
+        for name, a, b in zip(plain._fields, plain, fast, strict=True):
+            assert np.array_equal(np.asarray(a), b), name
