@@ -76,7 +76,7 @@ class _Reader:
         """Remember a function or class that kernel code uses, when its source is the user's."""
         if isinstance(thing, Kernel):
             thing = thing.func
-        thing = inspect.unwrap(thing) if isinstance(thing, FunctionType) else thing
+        thing = inspect.unwrap(thing) if hasattr(thing, "__wrapped__") else thing
         if not isinstance(thing, FunctionType | type) or id(thing) in self._known:
             return
         self._known.add(id(thing))

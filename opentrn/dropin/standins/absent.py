@@ -14,5 +14,5 @@ def refuse(module: str, name: str, fix: str = "") -> None:
     """NotBuiltError for a public name; AttributeError for a private one, as Python asks for."""
     if name.startswith("_"):
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
-    what = f"OpenTrn's stand-in for {module} has no "
+    what = f"OpenTrn's stand-in for {module} has no `{name}`"
     raise NotBuiltError(what, code=ABSENT, fix=fix)
