@@ -43,7 +43,11 @@ class Bound(NamedTuple):
 
 
 def active(table: Table) -> dict[str, float]:
-    """ns in which each resource works; overlaps count once, issue counts for the engine."""
+    """ns in which each resource could take nothing else; issue counts for the engine.
+
+    Unlike the active time of the metrics, the time in which an engine only writes its result does
+    not count: the next instruction may run then.
+    """
     found = {}
     for lane in RESOURCES:
         on = table.on(lane)
@@ -112,7 +116,8 @@ def _fixed(table: Table, path: Path) -> float:
 def idle(table: Table) -> dict[str, dict[str, float]]:
     """`{resource: {cause: ns}}` for resources that work at all; with `active` it fills the total.
 
-    A gap is charged to what the next event on the resource waited for: another engine, "dma", "own
+    An engine is idle when it neither works nor writes a result (as the active time has it).  A gap
+    is charged to what the next event on the resource waited for: another engine, "dma", "own
     result", "dma rings" (queues and HBM), "start" (nothing; only its own start-up), "other"; the
     time after the last event is "done".
     """
@@ -121,12 +126,12 @@ def idle(table: Table) -> dict[str, dict[str, float]]:
 
 def _gaps(table: Table, lane: str) -> dict[str, float]:
     rows = np.flatnonzero(table.on(lane))
-    first, last = union(table.start[rows], table.end[rows])
+    first, last = union(table.start[rows], table.done[rows])
     before = np.concatenate(([0.0], last))
     gaps = np.concatenate((first, [table.total])) - before
     # The event that ends each gap: the first one of the lane to start there.
     order = rows[np.argsort(table.start[rows], kind="stable")]
-    order = order[table.end[order] > table.start[order]]
+    order = order[table.done[order] > table.start[order]]
     opener = order[np.searchsorted(table.start[order], first)].tolist() if len(first) else []
     spent: dict[str, float] = {}
     for gap, row in zip(gaps.tolist(), [*opener, -1], strict=True):

@@ -12,7 +12,7 @@ from opentrn.cost import roofline
 from opentrn.hw import Chip
 from opentrn.isa import Program
 from opentrn.profiler.details import Detail
-from opentrn.profiler.table import DMA, ENGINES, Table
+from opentrn.profiler.table import DMA, ENGINES, Table, covered
 
 NS = 1e-9
 
@@ -29,7 +29,7 @@ def _engine_kinds() -> dict[str, Kind]:
     for engine in ENGINES:
         name = f"the {engine.capitalize()} Engine"
         found |= {
-            f"{engine}_engine_active_time": Kind("s", f"{name} runs at least one instruction"),
+            f"{engine}_engine_active_time": Kind("s", f"{name} works, or writes a result"),
             f"{engine}_engine_active_time_percent": Kind("%", f"active share of {name}"),
             f"{engine}_engine_instruction_time": Kind("s", f"sum of durations on {name}"),
             f"{engine}_engine_instruction_count": Kind("", f"instructions on {name}"),
@@ -76,6 +76,7 @@ METRICS: dict[str, Kind] = {
     "hardware_dynamic_dma_size": Kind("B", "bytes moved by hardware-generated descriptors"),
     "hbm_read_bytes": Kind("B", "read from HBM by the DMA engines"),
     "hbm_write_bytes": Kind("B", "written to HBM by the DMA engines"),
+    "hbm_reload_bytes": Kind("B", "read from HBM after having been read before (ours)"),
     "sbuf_read_bytes": Kind("B", "read from SBUF by engines and DMA"),
     "sbuf_write_bytes": Kind("B", "written to SBUF by engines and DMA"),
     "psum_read_bytes": Kind("B", "read from PSUM"),
@@ -110,6 +111,7 @@ ABSENT = {
     "static_dma_size": "needs the program, for who generates descriptors",
     "software_dynamic_dma_size": "needs the program, for who generates descriptors",
     "hardware_dynamic_dma_size": "needs the program, for who generates descriptors",
+    "hbm_reload_bytes": "needs the program, for the places of the bytes",
     "weight_size_bytes": "needs the program",
     "inputs_and_weights_size_bytes": "needs the program",
     "inputs_outputs_weights_size_bytes": "needs the program",
@@ -137,11 +139,15 @@ def stack_bandwidth(chip: Chip) -> float:
     return chip.hbm_bandwidth / chip.hbm_stacks
 
 
-def measure(
-    table: Table, chip: Chip, busy: dict[str, float], known: list[Detail | None], program
-) -> dict[str, Any]:
-    """Every metric that can be had, by name; see METRICS for units."""
+def measure(table: Table, chip: Chip, known: list[Detail | None], program) -> dict[str, Any]:
+    """Every metric that can be had, by name; see METRICS for units.
+
+    An engine is active from the start of an instruction until its result is written, the span the
+    official profile gives an instruction; spans that overlap count once in an active time and
+    twice in an instruction time.
+    """
     total = table.total * NS
+    busy = {lane: _active(table, lane) for lane in (*ENGINES, DMA)}
     found: dict[str, Any] = {
         "total_time": total,
         "neuroncore_cycle_count": round(total * chip.sync.clock),
@@ -160,19 +166,26 @@ def measure(
     return found | _rates(found, chip, _dtype(table, chip, known), _carried(table))
 
 
+def _active(table: Table, lane: str) -> float:
+    """ns in which at least one event of the resource is under way, results being written too."""
+    on = table.on(lane)
+    return covered(table.start[on], table.done[on])
+
+
 def _engines(table: Table, busy: dict[str, float]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     name = np.array(table.name, dtype=object)
+    lasts = table.done - table.start
     for engine in ENGINES:
         on = table.on(engine)
         found[f"{engine}_engine_active_time"] = busy[engine] * NS
         found[f"{engine}_engine_active_time_percent"] = percent(busy[engine], table.total)
-        found[f"{engine}_engine_instruction_time"] = float(table.duration[on].sum()) * NS
+        found[f"{engine}_engine_instruction_time"] = float(lasts[on].sum()) * NS
         found[f"{engine}_engine_instruction_count"] = int(on.sum())
     activate = np.array([n.startswith("activat") for n in name], bool) & ~table.issue
     found["matmul_instruction_count"] = int((name == "nc_matmul").sum())
     found["activate_instruction_count"] = int(activate.sum())
-    found["activate_instruction_time"] = float(table.duration[activate].sum()) * NS
+    found["activate_instruction_time"] = float(lasts[activate].sum()) * NS
     return found
 
 

@@ -1,7 +1,7 @@
 """The summary of a run: metrics, what bounds it, idle time, source lines, grades and advice."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from opentrn.base import GRADES, FileFormatError, Trace, UnknownNameError, Where, declare, nearest
@@ -10,8 +10,10 @@ from opentrn.isa import Program
 from opentrn.profiler.advice import Advice, advise
 from opentrn.profiler.bounds import Bound, active, bound_of, idle
 from opentrn.profiler.details import details, matched
+from opentrn.profiler.gains import Case
 from opentrn.profiler.metrics import ABSENT, METRICS, NS, measure
 from opentrn.profiler.path import Path, critical_path
+from opentrn.profiler.reloads import Reload, reloads_of
 from opentrn.profiler.source import Line, lines_of
 from opentrn.profiler.table import Table, table
 
@@ -45,7 +47,9 @@ class Summary:
 
     `metrics` by name; `path` is the share of the critical path by resource, `idle` the seconds of
     idle time by resource and cause, `grades` the share of the device time that rests on each grade
-    of knowledge; `lines` the costliest source lines; `absent` names what cannot be known, and why.
+    of knowledge; `lines` the costliest source lines; `absent` names what cannot be known, and why;
+    `reloads` the HBM buffers read more than once.  `assumed` maps facts of the machine that were
+    replaced for this run to their values; it is empty for a machine as it is known.
     """
 
     program: str
@@ -59,6 +63,8 @@ class Summary:
     lines: tuple[Line, ...]
     advice: tuple[Advice, ...]
     absent: Mapping[str, str]
+    reloads: tuple[Reload, ...] = ()
+    assumed: Mapping[str, str] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Any:
         """The value of a metric; UnknownNameError `profiler.metric` with the nearest names."""
@@ -96,6 +102,7 @@ class Summary:
         return {
             "absent": dict(sorted(self.absent.items())),
             "advice": [one._asdict() for one in self.advice],
+            "assumed": dict(sorted(self.assumed.items())),
             "bound": self.bound._asdict(),
             "critical_path": dict(sorted(self.path.items())),
             "grades": dict(self.grades),
@@ -103,6 +110,7 @@ class Summary:
             "metrics": {name: self.metrics[name]._asdict() for name in self},
             "opcodes": dict(sorted(self.opcodes.items())),
             "program": self.program,
+            "reloads": [_reload_json(one) for one in self.reloads],
             "schema": SCHEMA,
             "target": self.target,
             "top_lines": [_line_json(line) for line in self.lines],
@@ -115,21 +123,32 @@ def summarize(
     *,
     program: Program | None = None,
     grades: Mapping[str, float] | None = None,
+    instructions: Iterable | None = None,
 ) -> Summary:
     """Turn a trace of one core of `chip` into answers.
 
     With the `program` more can be known: bytes of operands in two memories exactly, dtypes, weight
-    sizes, throttling.  `grades` are the timeline's shares of the device time by grade; without
-    them each event on the critical path counts with its own grade.
+    sizes, throttling, reloads.  `grades` are the timeline's shares of the device time by grade;
+    without them each event on the critical path counts with its own grade.  `instructions` are the
+    executed ones, where loops make them more than those of the program's text.
     """
     chip = target(chip)
     read = table(trace)
     path = critical_path(read)
     busy = active(read)
-    found = measure(read, chip, busy, matched(read, details(program)), program)
+    known = matched(read, details(program))
+    found = measure(read, chip, known, program)
+    if program is not None:
+        ran = program.instructions() if instructions is None else instructions
+        reloads = reloads_of(ran)
+        found["hbm_reload_bytes"] = sum(one.again for one in reloads)
+    else:
+        reloads = ()
     bound = bound_of(read, busy, path)
-    lines = lines_of(read, path)
+    lines = tuple(lines_of(read, path))
     shares = dict(grades) if grades is not None else _grades(read, path)
+    case = Case(chip=chip, table=read, path=path, busy=busy, bound=bound, found=found, lines=lines,
+                known=known, reloads=reloads)  # fmt: skip
     return Summary(
         program=str(trace.meta.get("program", "")),
         target=str(trace.meta.get("target", chip.name)),
@@ -142,9 +161,11 @@ def summarize(
         },
         grades={grade: shares[grade] for grade in GRADES if shares.get(grade)},
         opcodes=_opcodes(read),
-        lines=tuple(lines[:TOP]),
-        advice=tuple(advise(found, bound, lines)),
+        lines=lines[:TOP],
+        advice=tuple(advise(case)),
         absent={name: why for name, why in ABSENT.items() if name not in found},
+        reloads=tuple(one for one in reloads if one.again)[:TOP],
+        assumed=trace.meta.get("assumed", {}),
     )
 
 
@@ -182,6 +203,12 @@ def _line_json(line: Line) -> dict[str, Any]:
     }
 
 
+def _reload_json(one: Reload) -> dict[str, Any]:
+    where = one.where
+    named = {"file": where.file if where else "", "line": where.line if where else 0}
+    return {**one._asdict(), "where": named}
+
+
 def from_json(data: Any) -> Summary:
     """The summary that `Summary.json` made; FileFormatError `profiler.summary_file` for others."""
     try:
@@ -201,6 +228,8 @@ def from_json(data: Any) -> Summary:
             lines=tuple(_line_of(line) for line in data["top_lines"]),
             advice=tuple(Advice(**one) for one in data["advice"]),
             absent=data["absent"],
+            reloads=tuple(_reload_of(one) for one in data.get("reloads", ())),
+            assumed=data.get("assumed", {}),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise FileFormatError(
@@ -212,3 +241,8 @@ def _line_of(line: dict[str, Any]) -> Line:
     where = Where(line["file"], line["line"]) if line["file"] else None
     spent = (line["critical_path"], line["busy"], line["count"], line["resource"])
     return Line(where, *spent, line["flops"], line["bytes"])
+
+
+def _reload_of(one: dict[str, Any]) -> Reload:
+    where = one["where"]
+    return Reload(**{**one, "where": Where(**where) if where["file"] else None})

@@ -88,6 +88,14 @@ class Table:
         """End minus start of each event."""
         return self.end - self.start
 
+    @cached_property
+    def done(self) -> np.ndarray:
+        """When each event's result is written (ns): an engine that works on the next instruction
+        may still be writing.  Transfers and issues are done when they end.
+        """
+        given = [(args or {}).get("done", -1.0) for args in self.args]
+        return np.maximum(self.end, np.where(self.issue, -1.0, np.array(given, np.float64)))
+
     def on(self, lane: str) -> np.ndarray:
         """Which events are on this resource (issue events count on the engine that issues)."""
         if lane not in self.lanes:

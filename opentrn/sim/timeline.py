@@ -233,7 +233,8 @@ class Timeline:
 
         A transfer is an event on its queue's track (while its bytes move) and, labelled "issue",
         on the track of the engine that issues it.  `args["index"]` is the index of the instruction
-        here, which `waited_for` names: "<reason>: <what> #<index>".
+        here, which `waited_for` names: "<reason>: <what> #<index>"; `args["done"]` (ns) is when
+        others can see its result.
         """
         about = {"target": self.chip.name, "program": self.program.name, "total_ns": self.total_ns}
         trace = Trace(about)
@@ -246,7 +247,7 @@ class Timeline:
         tracks, streams = _tracks(self.columns), self.columns.stream.tolist()
         busy, waits = self.columns.busy.tolist(), self._waits().tolist()
         columns = [column.tolist() for column in s]
-        for index, (start, end, _, issue, _, binding, reason) in enumerate(
+        for index, (start, end, done, issue, _, binding, reason) in enumerate(
             zip(*columns, strict=True)
         ):
             one, stream = self.instructions[index], streams[index]
@@ -266,8 +267,8 @@ class Timeline:
                           label="issue", grade=grade, args={"index": index})  # fmt: skip
             trace.add(
                 tracks[stream], one.opcode, start, end, where=one.where, waited_for=waited,
-                wait_ns=waits[index], grade=grade, label=one.name or "", args={"index": index},
-                **known,
+                wait_ns=waits[index], grade=grade, label=one.name or "",
+                args={"index": index, "done": done}, **known,
             )  # fmt: skip
 
     def _name(self, index: int) -> str:

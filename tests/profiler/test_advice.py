@@ -44,12 +44,12 @@ def test_slow_and_small_transfers():
     # At 368 GB/s, 100 ns carry 36,800 bytes; half of it is 18,400; small is below 32,768.
     assert codes(moving(36000)) == []
     assert codes(moving(32000)) == ["small_transfers"]
-    assert codes(moving(18000)) == ["small_transfers", "slow_transfers"]
+    assert codes(moving(18000)) == ["slow_transfers", "small_transfers"]  # by gain
 
 
 def test_work_that_does_not_overlap():
     assert codes(traces.dependency_bound()) == ["overlap"]
-    assert codes(traces.latency_bound()) == ["small_transfers", "overlap"]
+    assert codes(traces.latency_bound()) == ["overlap", "small_transfers"]
 
 
 def test_the_fastest_dtype_makes_the_roofline():
