@@ -33,6 +33,7 @@ from opentrn.base.dtypes import (
     uint16,
     uint32,
     uint64,
+    widened,
 )
 from opentrn.base.errors import (
     BoundsError,
@@ -84,5 +85,5 @@ __all__ = [
     "bfloat16", "bool_", "float4_e2m1fn", "float4_e2m1fn_x4", "float8_e3m4", "float8_e4m3",
     "float8_e4m3fn", "float8_e4m3fn_x4", "float8_e5m2", "float8_e5m2_x4", "float8_e8m0fnu",
     "float16", "float32", "float64", "int8", "int16", "int32", "int64", "tfloat32", "uint8",
-    "uint16", "uint32", "uint64",
+    "uint16", "uint32", "widened", "uint64",
 ]  # fmt: skip

@@ -27,7 +27,7 @@ declare(
 
 _FIELDS = (
     "kind", "bits", "storage_name", "carrier", "max", "min", "smallest_normal", "mantissa",
-    "exponent", "has_inf", "has_nan", "on_chip", "element",
+    "exponent", "has_inf", "has_nan", "on_chip", "element", "narrow",
 )  # fmt: skip
 
 
@@ -37,7 +37,8 @@ class DType(str):
     `kind` is "float", "int", "uint", "bool", "packed" or "scale"; `bits` the size of one element;
     `storage` and `carrier` are NumPy dtypes (see the module). `max` and `min` are the finite
     limits, `mantissa` and `exponent` the field widths in bits (0 for integers). `on_chip` is False
-    for the 64-bit types, which only graphs know. `element` is the type inside a packed type.
+    for the 64-bit types, which only graphs know. `element` is the type inside a packed type;
+    `narrow` the type whose place a widened one takes (see `widened`).
     """
 
     __slots__ = _FIELDS
@@ -110,7 +111,7 @@ def register() -> None:
 
 _DEFAULTS: dict[str, Any] = {
     "max": 0, "min": 0, "smallest_normal": 0, "mantissa": 0, "exponent": 0, "has_inf": False,
-    "has_nan": False, "on_chip": True, "element": None,
+    "has_nan": False, "on_chip": True, "element": None, "narrow": None,
 }  # fmt: skip
 
 
@@ -199,6 +200,19 @@ _ALIASES = {
     "tf32": tfloat32, "fp64": float64,
 }  # fmt: skip
 _BY_NAME: dict[str, DType] = {each.name: each for each in ALL} | _ALIASES
+
+
+@functools.cache
+def widened(kind: DType) -> DType:
+    """A type of the same name and size whose values are float32 and never rounded.
+
+    For low-precision floats, in the machine's high-precision mode; other types are themselves.
+    """
+    if kind.kind != "float" or kind.mantissa >= 23 or kind.narrow is not None:
+        return kind
+    fields = {field: getattr(kind, field) for field in _FIELDS}
+    wide = {"storage_name": "float32", "exponent": 8, "mantissa": 23, "narrow": kind}
+    return DType(kind.name, **(fields | wide))
 
 
 def dtype(x: Any) -> DType:

@@ -374,6 +374,8 @@ def encode(x: np.ndarray, dtype: DType, exact: bool = False) -> np.ndarray:
     `exact` promises that there are none, which saves bfloat16 the look for them.
     """
     x = _as_float32(x) if dtype.carrier == _F32 else np.asarray(x, dtype.carrier)
+    if dtype.narrow is not None:
+        return x
     if dtype is bfloat16:
         bits = (x if exact else round_to(x, dtype)).view(_U32)
         return np.right_shift(bits, np.uint32(16)).astype(np.uint16).view(dtype.storage)
@@ -394,6 +396,8 @@ def decode(a: np.ndarray, dtype: DType, out: np.ndarray | None = None) -> np.nda
     `out`, a carrier array of the same shape, receives the values when given.
     """
     a = np.asarray(a)
+    if dtype.narrow is not None and out is None:
+        return a.view(_F32)
     if a.dtype.itemsize != dtype.itemsize:
         raise Bug(f"decode({dtype}) of {a.dtype}: elements must have {dtype.itemsize} bytes")
     if dtype is bfloat16:

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from opentrn import nki
+from opentrn.dropin import environment
+from opentrn.sim import Strict
 
 _STANDINS = "opentrn.dropin.standins"
 
@@ -111,6 +113,8 @@ class Installed:
         self._stack = contextlib.ExitStack()
         if target is not None:
             self._stack.enter_context(nki.use_target(target))
+        if not environment.precise():
+            self._stack.enter_context(nki.use_strict(Strict(precise=False)))
         for name in self._found:
             del sys.modules[name]
         sys.meta_path.insert(0, self._alias)

@@ -78,7 +78,7 @@ class OperandForm(NamedTuple):
 
 def operand_form(view: View, bank: int = 2048) -> OperandForm:
     """What checks and costs may know of a view; `bank` is the size of a PSUM bank in bytes."""
-    buffer, steps, dtype, run = view.buffer, view.steps, view.dtype, 1
+    buffer, steps, dtype, run = view.buffer, view.steps, view.dtype.narrow or view.dtype, 1
     for stride, count in reversed(steps[1:] if buffer.on_chip else steps):
         if count > 1:
             if stride != run:

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from opentrn.base import DtypeError, declare
+from opentrn.base import DtypeError, declare, numerics
 from opentrn.base import dtype as as_dtype
 from opentrn.nki.session import Session
 from opentrn.nki.tensor import Handle, MemoryRegion, NkiTensor
@@ -105,7 +105,8 @@ def _input(session: Session, name: str, array: np.ndarray, shape) -> NkiTensor:
         )
     buffer = session.buffer("hbm", tuple(shape) or (1,), kind, name=name, kind="input")
     session.builder.inputs.append(buffer)
-    session.adopt(buffer, array.view(kind.storage) if array.dtype.names else array)
+    array = array.view(kind.storage) if array.dtype.names else array
+    session.adopt(buffer, array if buffer.dtype.narrow is None else numerics.decode(array, kind))
     # As the vendor's simulator guide says: arguments are HBM, shared HBM on several cores.
     alone = session.grid == (1,)
     region = MemoryRegion.private_hbm if alone else MemoryRegion.shared_hbm

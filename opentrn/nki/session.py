@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from opentrn.base import NotBuiltError, UsageError, Where, declare, user_line
+from opentrn.base import NotBuiltError, UsageError, Where, declare, user_line, widened
 from opentrn.hw import target as find_target
 from opentrn.isa import Buffer, Builder, Instruction, Loop, Program
 from opentrn.nki import exchange
@@ -88,6 +88,8 @@ class Session:
     def buffer(self, space: str, shape, dtype, **more) -> Buffer:
         """A new buffer of this program, at the user's line."""
         where = self.line or user_line()
+        if not self.machine.strict.precise:
+            dtype = widened(dtype)
         return self.builder.buffer(space, shape, dtype, where=where, **more)
 
 

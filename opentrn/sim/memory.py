@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from opentrn.base import float32, numerics
+from opentrn.base import UsageError, float32, numerics
 from opentrn.isa import Buffer, View, view_of
 
 # A row pitch that is a multiple of the page size makes strided access slow on the host
@@ -18,6 +18,7 @@ PAD = 64
 # Windows a storage remembers; views that come again (a tile used by several instructions) do so
 # soon.
 WINDOWS = 32
+BITS = "sim.precise_bits"
 
 
 class Marks:
@@ -232,6 +233,7 @@ class Storage:
     def to_bytes(self) -> None:
         """Keep storage bytes from now on instead of carrier values."""
         dtype, free = self.buffer.dtype, self.buffer.free
+        refuse_widened(dtype)
         if self.buffer.on_chip:
             coded = numerics.encode(self.array[:, :free], dtype)
             rows = fresh_rows(coded.shape[0], free * dtype.itemsize)
@@ -269,11 +271,18 @@ class Arena:
 
     def storage(self, buffer: Buffer) -> Storage:
         """The memory of a buffer at its address."""
+        refuse_widened(buffer.dtype)
         made = Storage(buffer, self.array, raw=True)
         made.origin = origin = buffer.partition * self.array.strides[0] + buffer.address
         marks = (Marks(buffer, mask, origin) for mask in self.masks)
         made.written, made.touched, made.seen = marks
         return made
+
+
+def refuse_widened(dtype) -> None:
+    """UsageError `sim.precise_bits` for a type that is never rounded, as it has no bits."""
+    if dtype.narrow is not None:
+        raise UsageError(f"{dtype} values that were never rounded are used as bits", code=BITS)
 
 
 def move(target: Storage, to: View, source: Storage, view: View) -> None:

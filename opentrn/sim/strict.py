@@ -24,6 +24,9 @@ class Strict:
     ignored_operand    an operand the hardware does not use for this operator
     activation_range   inputs of an activation function outside the range where it is defined
     duplicate_indices  rows named more than once where unique_indices promises they are not
+
+    precise            low-precision floats are rounded to their format; without, they keep float32
+                       values, which shows what of an error is rounding (NKI_PRECISE_FP=0)
     """
 
     uninitialised: Action = "report"
@@ -36,6 +39,7 @@ class Strict:
     ignored_operand: Action = "report"
     activation_range: Action = "report"
     duplicate_indices: Action = "report"
+    precise: bool = True
 
 
 @dataclass(frozen=True)
@@ -140,6 +144,13 @@ declare(
     "An activation function was given values outside its valid range.",
     rule="outside its range the hardware's approximation is not defined",
     fix="bring the values into the range first; nl.sin and its like do",
+)
+declare(
+    "sim.precise_bits",
+    "In high-precision mode a tile was used as bits.",
+    rule="without rounding (NKI_PRECISE_FP=0) low-precision floats have no bits: tiles cannot be "
+    "reinterpreted as another dtype or share explicit addresses",
+    fix="run this kernel with NKI_PRECISE_FP=1, the default",
 )
 declare(
     "sim.duplicate_indices",
