@@ -5,6 +5,7 @@ import pytest
 
 from opentrn import nki
 from opentrn.base import NotBuiltError, OrderError, UsageError
+from opentrn.isa import parse_program, program_text
 from opentrn.nki import collectives as ncc
 from opentrn.nki import isa as nisa
 from opentrn.nki import language as nl
@@ -334,6 +335,27 @@ def test_a_program_with_collectives_does_not_run_by_itself():
     with pytest.raises(NotBuiltError) as caught:
         Replay(run.program, run.chip)(rows(1))
     assert caught.value.code == "sim.meeting"
+
+
+def test_programs_with_collectives_are_written_and_read_back():
+    @nki.jit
+    def kernel(x, group):
+        src, dst = staged(x), staged(x, "dst")
+        ncc.collective_permute_implicit([[src]], [[dst]], group)
+        whose = ncc.collective_permute_implicit_current_processing_rank_id(1, group)
+        tile = nl.ndarray((1, 1), nl.int32)
+        nisa.register_store(tile, whose)
+        out = nl.ndarray((1, 1), nl.int32, buffer=nl.shared_hbm)
+        nl.store(out, tile)
+        ncc.collective_permute([dst], [src], [(0, 1), (1, 0)])
+        return out, returned(summed(dst, group))
+
+    (first, second) = nki.run_ranks(kernel, [(x, PAIR) for x in rows(1, 2)])
+    assert (first.outputs[0].item(), second.outputs[0].item()) == (1, 0)
+    text = program_text(first.program)
+    assert "collective_permute_implicit " in text
+    assert "op=op.add" in text
+    assert program_text(parse_program(text)) == text
 
 
 def test_a_rank_alone_is_rank_zero_of_one():
