@@ -68,8 +68,9 @@ def _advice(name: str) -> str:
     """What to do about a name that is not there."""
     root = name.partition(".")[0]
     known = [n for n, r in NAMES.items() if _ours_has(r) and n.partition(".")[0] == root]
+    offer = f"a script can import {', '.join(known)}" if known else "it is not built yet"
     return (
-        f"OpenTrn has no module named {name!r}; a script can import {', '.join(known)}. "
+        f"OpenTrn has no module named {name!r}; {offer}. "
         "Leave the import out, or make it conditional"
     )
 

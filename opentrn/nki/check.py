@@ -16,7 +16,7 @@ from opentrn.base import TrnError, UsageError, Where, declare, explanation
 from opentrn.hw import target as find_target
 from opentrn.isa import Builder, View, view_of
 from opentrn.nki.arrays import whole
-from opentrn.nki.check_arguments import Shaped, fill
+from opentrn.nki.check_arguments import MISSING, SYNTAX, Shaped, fill
 from opentrn.nki.jit import jit
 from opentrn.nki.session import Session, entered, new_machine, use_target
 from opentrn.nki.subset import examine as examine_python
@@ -61,7 +61,7 @@ class Checked:
     @property
     def status(self) -> str:
         """refused, unchecked (arguments are not known), findings, or clean."""
-        if any(error.code.startswith("nki.check_m") for error in self.refusals):
+        if any(error.code in (MISSING, SYNTAX) for error in self.refusals):
             return "unchecked"
         if self.refusals:
             return "refused"

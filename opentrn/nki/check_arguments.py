@@ -154,4 +154,4 @@ def _declared(annotation: Any) -> tuple[Shaped, str] | None:
     return (found, "") if isinstance(found, Shaped) else None
 
 
-__all__ = ["Shaped", "examples", "fill", "read", "read_pair", "shaped"]
+__all__ = ["MISSING", "SYNTAX", "Shaped", "examples", "fill", "read", "read_pair", "shaped"]
