@@ -73,6 +73,7 @@ class Columns(Access):
         places, reach = self.places(), self.reach()
         value = self.instruction.form.run(**given)["dst"].reshape(view.shape)
         adds = self._adds(storage.touched.at_places(reach, places, axis))
+        storage.blank()
         old = np.take_along_axis(storage.place(reach), places, axis)
         old = numerics.decode(old, view.dtype) if storage.raw else old
         with np.errstate(all="ignore"):

@@ -66,6 +66,8 @@ class Access:
         return numerics.decode(picked, view.dtype) if storage.raw else picked
 
     def _check(self, written: bool) -> None:
+        if not written:
+            self.storage.blank()
         if not written and self.instruction is not None:
             self.machine.unwritten(self.view, self.instruction, self.name)
 

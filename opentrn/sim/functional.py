@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from opentrn.base import UnwrittenError, UsageError, explanation, float32, numerics
+from opentrn.base import UnwrittenError, UsageError, explanation, float32
 from opentrn.isa import Buffer, Instruction, Loop, Register, View
 from opentrn.sim import dynamic
 from opentrn.sim.collectives import by_itself
@@ -60,7 +60,6 @@ class Machine:
         elif buffer.on_chip:
             row = buffer.free * buffer.dtype.itemsize
             storage = Storage(buffer, fresh_rows(buffer.shape[0], row), raw=True)
-            storage.blank()
         else:
             storage = self._in_hbm(buffer)
         self.storages[buffer] = storage
@@ -71,7 +70,6 @@ class Machine:
         if free:
             array = free.pop()
             self._pooled -= array.nbytes
-            array.fill(numerics.uninitialised(buffer.dtype))
             return array
         return fresh_values(buffer)
 
@@ -89,9 +87,7 @@ class Machine:
         dtype = buffer.dtype
         raw = dtype.storage != dtype.carrier
         array = np.empty(buffer.free, dtype.storage)
-        storage = Storage(buffer, array.view(np.uint8) if raw else array, raw)
-        storage.blank()
-        return storage
+        return Storage(buffer, array.view(np.uint8) if raw else array, raw)
 
     def adopt(self, buffer: Buffer, array: np.ndarray) -> Storage:
         """Use the caller's contiguous array (of the buffer's storage dtype) as its memory.
@@ -231,6 +227,7 @@ class Machine:
     def check_read(self, storage: Storage, view: View, instruction, name: str) -> None:
         """Notice when some element of a static view was never written."""
         if storage.written.cells is not True and not storage.written.all_of(view):
+            storage.blank()
             self.unwritten(view, instruction, name)
 
     def unwritten(self, view: View, instruction, name: str) -> None:
@@ -451,6 +448,7 @@ class Machine:
         mode = instruction.form.accumulate
         group = None if mode is False else storage.touched.some_of(view)
         if mode is True and group is not True:
+            storage.blank()
             self.notice(
                 "accumulate_unset",
                 f"{instruction.opcode}: accumulate=True, but no matmul has initialised "
@@ -488,7 +486,9 @@ class Machine:
                 self._prepare(node.body)
                 continue
             for view in node.views():
-                self.storage(view.buffer).settle(view)
+                storage = self.storage(view.buffer)
+                storage.settle(view)
+                storage.blank()
             for view in node.writes():
                 self.storage(view.buffer).own()
 

@@ -13,8 +13,9 @@ from opentrn.base import UsageError, float32, numerics
 from opentrn.isa import Buffer, View, view_of
 
 # A row pitch that is a multiple of the page size makes strided access slow on the host
-# (measured 8 to 15 %), so every partition row is this many bytes longer than its data.
-PAD = 64
+# (measured 8 to 15 %), so such a row is PAD bytes longer than its data.  Other rows lie end to end:
+# adding to a dense tile takes a fifth of the time of a padded one.
+PAD, PAGE = 64, 4096
 # Windows a storage remembers; views that come again (a tile used by several instructions) do so
 # soon.
 WINDOWS = 32
@@ -153,7 +154,8 @@ class Storage:
     bytes instead of carrier values.  `written` marks what somebody wrote, `touched` the results of
     matmuls in PSUM, `seen` those that have been read.  `origin` is the byte at which the buffer
     begins in `array` (buffers with explicit addresses share one).  `borrowed` memory belongs to
-    the caller and is copied before the first write.
+    the caller and is copied before the first write; `unset` memory is made to read as
+    uninitialised when something is read that nobody wrote.
     """
 
     __slots__ = (
@@ -164,6 +166,7 @@ class Storage:
         "raw",
         "seen",
         "touched",
+        "unset",
         "windows",
         "written",
     )
@@ -171,7 +174,7 @@ class Storage:
     def __init__(self, buffer: Buffer, array: np.ndarray, raw: bool):
         self.buffer, self.array, self.raw, self.origin = buffer, array, raw, 0
         self.written, self.touched, self.seen = Marks(buffer), Marks(buffer), Marks(buffer)
-        self.borrowed = False
+        self.borrowed, self.unset = False, True
         self.windows: dict[int, tuple[View, np.ndarray]] = {}
 
     # ------------------------------------------------------------ addressing
@@ -211,18 +214,31 @@ class Storage:
     def read(self, view: View) -> np.ndarray:
         """Carrier values of the view; shares memory where no conversion is needed."""
         self.settle(view)
+        if self.unset and self.written.cells is not True:
+            self.blank()
         window = self.window(view)
         return numerics.decode(window, view.dtype) if self.raw else window
+
+    def stored(self, view: View) -> np.ndarray:
+        """A copy of the view in its dtype's storage type."""
+        self.settle(view)
+        self.blank()
+        window = self.place(view)
+        return np.array(window) if self.raw else numerics.encode(window, view.dtype, exact=True)
 
     def write(self, view: View, value) -> None:
         """Store carrier values (or float32 results) into the view, rounding to its dtype."""
         self.settle(view)
         put(self.window(view), value, view.dtype, self.raw)
+        self.written.add(view)
 
     def settle(self, view: View) -> None:
         """Turn values into bytes when `view` reinterprets them as another dtype."""
-        if not self.raw and view.dtype != self.buffer.dtype:
-            self.to_bytes()
+        if view.dtype != self.buffer.dtype:
+            # Before single bytes of an element can be written, all of it reads as uninitialised.
+            self.blank()
+            if not self.raw:
+                self.to_bytes()
 
     def own(self) -> None:
         """Replace memory that belongs to the caller by a copy."""
@@ -245,8 +261,10 @@ class Storage:
         self.windows.clear()
 
     def blank(self) -> None:
-        """Make every element that nobody wrote read as uninitialised."""
-        known = self.written.some_of(view_of(self.buffer))
+        """Make every element that nobody wrote read as uninitialised, once."""
+        if not self.unset:
+            return
+        known, self.unset = self.written.some_of(view_of(self.buffer)), False
         if known is not True:
             self._fill_blank(True if known is None else ~known)
 
@@ -332,15 +350,18 @@ def writer(window: np.ndarray, dtype, raw: bool, known) -> Callable[[np.ndarray]
 
 
 def fresh_rows(partitions: int, row_bytes: int) -> np.ndarray:
-    """Zeroed bytes [partitions, row_bytes + padding], rows padded to a multiple of 64 bytes."""
-    pitch = -(-row_bytes // PAD) * PAD + PAD
-    return np.zeros((partitions, pitch), np.uint8)
+    """Zeroed bytes [partitions, pitch]; see `row_pitch`."""
+    return np.zeros((partitions, row_pitch(row_bytes)), np.uint8)
 
 
 def fresh_values(buffer: Buffer) -> np.ndarray:
-    """Carrier values of an on-chip buffer, all reading as uninitialised."""
+    """Room for the carrier values of an on-chip buffer [partitions, pitch], not set to anything."""
     item = buffer.dtype.carrier.itemsize
-    pitch = -(-buffer.free * item // PAD) * PAD + PAD
-    array = np.empty((buffer.shape[0], pitch // item), buffer.dtype.carrier)
-    array.fill(numerics.uninitialised(buffer.dtype))
-    return array
+    pitch = row_pitch(buffer.free * item)
+    return np.empty((buffer.shape[0], pitch // item), buffer.dtype.carrier)
+
+
+def row_pitch(row_bytes: int) -> int:
+    """Bytes from one partition's row to the next: aligned to 8, never whole pages."""
+    pitch = -(-row_bytes // 8) * 8
+    return pitch + PAD if pitch % PAGE == 0 else pitch

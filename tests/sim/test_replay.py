@@ -199,7 +199,7 @@ def test_written_inputs_and_constants_are_new_in_every_replay():
 
     x = np.ones((4, 5), np.float32)
     with nki.use_strict(Strict(mutated_input="ignore")):
-        run = nki.run(kernel, x)
+        run = nki.run(kernel, x.copy())
     replay = Replay(run.program, run.chip)
     for _ in range(3):
         assert (replay([x])[0] == 11).all()
