@@ -54,10 +54,13 @@ class _Finder:
             elif _runs(node):
                 self.walk(node.body)
             else:
-                before = {buffer: _copy(marks.cells) for buffer, marks in self.marks.items()}
+                before = {buffer: marks.saved() for buffer, marks in self.marks.items()}
                 self.walk(node.body)
                 for buffer, marks in self.marks.items():
-                    _restore(marks, before.get(buffer))
+                    if buffer in before:
+                        marks.restore(before[buffer])
+                    else:
+                        marks.clear()
 
     def instruction(self, one: Instruction) -> None:
         """Reads are judged, then static writes are marked."""
@@ -92,14 +95,3 @@ def _runs(loop: Loop) -> bool:
         and not any(isinstance(b, Register) for b in bounds)
         and loop.start < loop.stop
     )
-
-
-def _copy(cells):
-    return cells if cells is None or cells is True else cells.copy()
-
-
-def _restore(marks: Marks, cells) -> None:
-    if marks.shared and cells is not None:
-        marks.cells[...] = cells
-    else:
-        marks.cells = cells

@@ -124,6 +124,19 @@ class Marks:
         """Clear every mark of the buffer."""
         self.remove(view_of(self.buffer))
 
+    def saved(self) -> tuple:
+        """The marks as they are, for `restore`."""
+        held = self.cells
+        return held if held is None or held is True else held.copy(), self.unit
+
+    def restore(self, saved: tuple) -> None:
+        """Bring back what `saved` returned; the mask that aliases share is changed in place."""
+        cells, self.unit = saved
+        if self.shared:
+            self.cells[...] = cells
+        else:
+            self.cells = cells
+
     def missing(self, view: View) -> float:
         """Share of the view's elements that are not marked, 0 to 1."""
         if self.cells is True or self.cells is None:
