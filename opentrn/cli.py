@@ -153,7 +153,7 @@ def check(target: str, args: tuple[str, ...], cores: int, json: bool, kernel: st
 @click.option("--target", default=DEFAULT_TARGET, show_default=True, help="Chip to compile for.")
 @click.option("--dtype", default="bfloat16", show_default=True, help="What floats are stored as.")
 @click.option("-o", "--output", metavar="FILE", help="Executable to write [default: NAME.trn].")
-@click.option("--steps", is_flag=True, help="Show the program after each stage of the compiler.")
+@click.option("--steps", is_flag=True, help="Show the ops after each stage, and why each kernel.")
 @json_option
 @click.argument("model", metavar="FILE.py:NAME")
 def compile_command(
@@ -169,8 +169,16 @@ def compile_command(
 
     module, args = load_name(model, "a function returning (module, arguments)")()
     shown: list[str] = []
-    watch = (lambda name, state: shown.append(_stage_line(name, state))) if steps else None
-    executable = compiler.compile(module, args, target=target, dtype=dtype, watch=watch)
+    states: list[Any] = []
+
+    def watch(name: str, state: Any) -> None:
+        shown.append(_stage_line(name, state))
+        states[:] = [state]
+
+    executable = compiler.compile(
+        module, args, target=target, dtype=dtype, watch=watch if steps else None
+    )
+    shown += ["", compiler.why(states[0]), ""] if steps else []
     runtime.load(executable)  # refuses what does not fit in the memory of a core
     path = executable.save(output or f"{executable.name}.trn")
     click.echo(jsonlib.dumps(_compiled(executable, path)) if json else "\n".join(
