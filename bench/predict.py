@@ -86,8 +86,13 @@ class Row:
 
 
 def total(t: Timeline) -> float:
-    """Seconds from the first instruction's start to the last visible result."""
-    return t.total_ns * 1e-9
+    """Seconds of the run on the device, as profilers count it: start and end included."""
+    return t.run_ns * 1e-9
+
+
+def share(engine: str) -> Callable[[Timeline], float]:
+    """Share of the kernel's time in which an engine is active."""
+    return lambda t: active(engine)(t) / (t.total_ns * 1e-9)
 
 
 def transfers(t: Timeline) -> np.ndarray:
@@ -146,14 +151,14 @@ MEASURES: dict[str, Callable[[Timeline], float]] = {
     "total": total,
     "tensor active": active("tensor"),
     "vector active": active("vector"),
-    "tensor share": lambda t: active("tensor")(t) / total(t),
-    "vector share": lambda t: active("vector")(t) / total(t),
+    "tensor share": share("tensor"),
+    "vector share": share("vector"),
     "tensor rate": lambda t: sum(i.form.flop_count for i in t.instructions) / active("tensor")(t),
     "dma active": dma_active,
-    "dma share": lambda t: dma_active(t) / total(t),
+    "dma share": lambda t: dma_active(t) / (t.total_ns * 1e-9),
     "dma packets": lambda t: float((t.columns.move * t.columns.count).sum()) * 1e-9,
     "dma rate": lambda t: dma_bytes(t) / dma_active(t),
-    "first transfer": lambda t: float(t.end[0] - t.start[0]) * 1e-9,
+    "first transfer": lambda t: float(t.columns.move[0]) * 1e-9,
     "first latency": lambda t: float(t.start[0] - t.schedule.issue[0]) * 1e-9,
     "step rate": lambda t: t.instructions[0].form.move.nbytes / step(t),
     "instruction": measured,

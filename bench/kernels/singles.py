@@ -18,19 +18,19 @@ def copy(x, engine="vector", space="psum", width=512):
 
 @nki.jit
 def activation(x, space="sbuf", width=512):
-    """exp of a [128, width] tile on the Scalar Engine."""
-    tile = filled(x, space, width)
+    """exp(x + bias) of a [128, width] tile on the Scalar Engine, a bias for each partition."""
+    tile, bias = filled(x, space, width), filled(x, "sbuf", 1)
     result = nl.ndarray((P, width), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.activation(dst=result, op=nl.exp, data=tile, name="measured")
+    nisa.activation(dst=result, op=nl.exp, data=tile, bias=bias, name="measured")
     return stored(x, result)
 
 
 @nki.jit
 def scaling(x, space="sbuf", width=512):
-    """A [128, width] tile times a number on the Vector Engine."""
-    tile = filled(x, space, width)
+    """A [128, width] tile times a number for each partition on the Vector Engine."""
+    tile, factor = filled(x, space, width), filled(x, "sbuf", 1)
     result = nl.ndarray((P, width), dtype=nl.float32, buffer=nl.sbuf)
-    nisa.tensor_scalar(dst=result, data=tile, op0=nl.multiply, operand0=0.5,
+    nisa.tensor_scalar(dst=result, data=tile, op0=nl.multiply, operand0=factor,
                        engine=nisa.engine.vector, name="measured")  # fmt: skip
     return stored(x, result)
 

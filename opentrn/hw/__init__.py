@@ -1,5 +1,12 @@
 """Facts about machines, each with unit, source and grade; TOML files, no logic."""
 
+from opentrn.hw.accelerator import (
+    ALIASES,
+    Accelerator,
+    accelerator,
+    accelerator_prices,
+    accelerators,
+)
 from opentrn.hw.fact import Chip, Fabric, Fact, Instance, Price, Reading
 from opentrn.hw.load import chip, chips, fabric, fabrics, instances, prices, read_file
 from opentrn.hw.names import best_price, names, price, target
@@ -8,7 +15,7 @@ from opentrn.hw.page import page
 from opentrn.hw.schema import BASES, GRADES
 
 __all__ = [
-    "BASES", "GRADES", "Chip", "Fabric", "Fact", "Instance", "Price", "Reading",
-    "best_price", "chip", "chips", "fabric", "fabrics", "instance", "instances", "names", "page",
+    "ALIASES", "BASES", "GRADES", "Accelerator", "Chip", "Fabric", "Fact", "Instance", "Price",
+    "Reading", "accelerator", "accelerator_prices", "accelerators", "best_price", "chip", "chips", "fabric", "fabrics", "instance", "instances", "names", "page",
     "price", "prices", "read_file", "target",
 ]  # fmt: skip

@@ -145,6 +145,7 @@ CHIP = _table({
         "engine_rate": ("byte/s", "achievable by one engine"),
         "engine_peak": ("byte/s", "theoretical, one engine"),
         "start": ("s", "wait satisfied -> first byte (issue included)"),
+        "stagger": ("s", "each further engine of a transfer begins so much later"),
         "finish": ("s", "last byte -> semaphore written"),
         "hwdge": ("flag", "hardware descriptor generation exists"),
         "hwdge_issue": ("s", "issuing engine busy, hardware descriptors"),

@@ -64,6 +64,7 @@ def rates_of(chip) -> Rates:
         warm_share=float(tensor.warm_share),
         cold_rate=float(tensor.cold_rate),
         issue_ns=tensor.min_cycles / tensor.clock * 1e9,
+        stagger_ns=chip.dma.stagger * 1e9,
         dma_engines=int(chip.dma.engines),
     )
 
@@ -161,6 +162,11 @@ class Timeline:
     def total_ns(self) -> float:
         """When the last result is visible."""
         return float(self.visible.max()) if len(self.visible) else 0.0
+
+    @property
+    def run_ns(self) -> float:
+        """As a profiler counts a run on the device: with what surrounds the kernel."""
+        return (self.chip.launch.begin + self.chip.launch.end) * 1e9 + self.total_ns
 
     @property
     def binding(self) -> list[tuple[int, str]]:

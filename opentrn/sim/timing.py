@@ -15,8 +15,8 @@ Several cores of one launch have their own streams, ports and DMA engines; HBM i
 * Multiplies on disjoint `cells` of the PE array run side by side; they start in order, at least
   `issue_ns` apart.
 * A DMA instruction occupies its issuing engine for `busy`; `lead` later it reaches the rings and
-  takes `count` DMA engines from number `first` on, each for `move`.  Every DMA engine serves in
-  order of arrival.  HBM serves in order of arrival too, `hbm` for each transfer.  `finish` later
+  takes `count` DMA engines from number `first` on, each for `move`; every further engine begins
+  `stagger_ns` later.  A DMA engine serves in order of arrival.  HBM serves in order of arrival too, `hbm` for each transfer.  `finish` later
   others can see the result.
 * The current limiter of the Tensor Engine works in windows of `window_ns`, counted from the start.
   A window in which it did full-speed work of at least `warm_share` of the window (each multiply
@@ -83,6 +83,7 @@ class Rates(NamedTuple):
     warm_share: float
     cold_rate: float
     issue_ns: float
+    stagger_ns: float
     dma_engines: int
     cores: int = 1
 
@@ -198,6 +199,7 @@ class _Run:
         self.port_free, self.port_holder = [0.0] * (cores * PORTS), [-1] * (cores * PORTS)
         self.cell_free = [0.0] * (cores * CELLS * CELLS)
         self.limited, self.semaphore = rates.cold_rate < 1.0, rates.semaphore_ns
+        self.stagger = rates.stagger_ns
         self.window, self.work, self.warm = [0] * cores, [0.0] * cores, [False] * cores
 
     def run(self) -> None:
@@ -405,13 +407,13 @@ class _Run:
         rings, holders, total = self.rings, self.ring_holder, self.rates.dma_engines
         base = self.stream[row] // STREAMS * total
         earliest, latest, blocker = float("inf"), arrival, -1
-        for k in range(first, first + count):
-            ring = base + k % total
-            begin = rings[ring]
-            if begin <= arrival:
-                begin = arrival
-            elif begin > latest:
-                latest, blocker = begin, holders[ring]
+        for k in range(count):
+            ring, due = base + (first + k) % total, arrival + k * self.stagger
+            begin, holder = rings[ring], holders[ring]
+            if begin <= due:
+                begin, holder = due, -1
+            if begin > latest:
+                latest, blocker = begin, holder
             if begin < earliest:
                 earliest = begin
             rings[ring], holders[ring] = begin + move, row

@@ -57,7 +57,7 @@ _CORE = _record("work", "window warm rings ports cells")
 _EVENT = _record("time", "key")
 # What there is one of: HBM, rates, and how full the two lists are.
 _WHOLE = _record(
-    "hbm semaphore_ns window_ns warm_share cold_rate issue_ns",
+    "hbm semaphore_ns window_ns warm_share cold_rate issue_ns stagger_ns",
     "dma_engines hbm_holder events awake",
 )
 
@@ -113,7 +113,7 @@ def _fresh_units(rates: Rates) -> tuple[np.ndarray, np.ndarray]:
 
 def _fresh_whole(rates: Rates) -> np.ndarray:
     whole = np.zeros(1, _WHOLE)
-    for name in ("semaphore_ns", "window_ns", "warm_share", "cold_rate", "issue_ns"):
+    for name in ("semaphore_ns", "window_ns", "warm_share", "cold_rate", "issue_ns", "stagger_ns"):
         whole[name] = getattr(rates, name)
     whole["dma_engines"], whole["hbm_holder"] = rates.dma_engines, -1
     return whole
@@ -374,13 +374,13 @@ def _transfer(state, w, row, arrival):
     r, units = state[0][row], state[4]
     base = state[5][r.stream // STREAMS].rings
     earliest, latest, blocker = np.inf, arrival, -1
-    for k in range(r.first, r.first + r.count):
-        ring = units[base + k % w.dma_engines]
-        begin = ring.free
-        if begin <= arrival:
-            begin = arrival
-        elif begin > latest:
-            latest, blocker = begin, ring.holder
+    for k in range(r.count):
+        ring, due = units[base + (r.first + k) % w.dma_engines], arrival + k * w.stagger_ns
+        begin, holder = ring.free, ring.holder
+        if begin <= due:
+            begin, holder = due, -1
+        if begin > latest:
+            latest, blocker = begin, holder
         if begin < earliest:
             earliest = begin
         ring.free, ring.holder = begin + r.move, row

@@ -14,6 +14,7 @@ from tests.sim.programs import TRN2, Writer, matmul
 
 SEMAPHORE = 36.0  # trn2 [semaphore] wait
 FINISH = 355.0  # trn2 [dma] finish
+LAST_ENGINE = 15 * 10.0  # trn2 [dma] stagger: the sixteenth engine begins so much later
 
 
 def load_copy_store():
@@ -33,8 +34,8 @@ def test_three_steps_add_up():
     t = timeline(program, TRN2)
     # 128 descriptors of 8 KiB over 16 engines, 7.5 ns + 8192 B / 23 B/ns each; the core's HBM stack
     # gives 2.9 TB/s / 4, which is faster: 1 MiB / 725 B/ns.
-    move = 8 * (7.5 + 8192 / 23)
-    assert load.form.move.busy_ns == pytest.approx(move)
+    assert load.form.move.busy_ns == pytest.approx(8 * (7.5 + 8192 / 23))
+    move = 8 * (7.5 + 8192 / 23) + LAST_ENGINE
     assert t.start[0] == pytest.approx(1300)  # [dma] start: 1.3 us from the wait to the first byte
     assert t.end[0] == pytest.approx(1300 + move)
     assert t.start[1] == pytest.approx(t.end[0] + FINISH + SEMAPHORE)
@@ -44,6 +45,11 @@ def test_three_steps_add_up():
     assert t.total_ns == pytest.approx(
         2 * (1300 + move + FINISH + SEMAPHORE) + cost.busy_ns + cost.latency_ns
     )
+
+
+def test_a_run_on_the_device_begins_before_its_kernel():
+    t = timeline(load_copy_store(), TRN2)
+    assert t.run_ns == pytest.approx(13500 + t.total_ns + 1700)  # trn2 [launch] begin, end
 
 
 def test_critical_path_explains_the_whole_time():

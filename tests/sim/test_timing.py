@@ -16,7 +16,7 @@ LOAD, STORE = timing.queue_number(SYNC, 0), timing.queue_number(SYNC, 1)
 # No current limiter unless a test is about it.
 RATES = Rates(
     semaphore_ns=10.0, window_ns=1000.0, warm_share=0.4, cold_rate=1.0, issue_ns=25.0,
-    dma_engines=16,
+    stagger_ns=0.0, dma_engines=16,
 )  # fmt: skip
 
 
@@ -197,6 +197,15 @@ def test_dma_engines_serve_in_order_of_arrival():
     assert (s.binding[1], s.reason[1], s.since[1]) == (0, QUEUE, 1100)
 
 
+def test_the_engines_of_a_transfer_begin_one_after_another():
+    rates = RATES._replace(stagger_ns=10.0)
+    one = {"stream": LOAD, "busy": 100, "move": 400}
+    s = run({**one, "count": 4}, {**one, "count": 2, "first": 3}, rates=rates)
+    # Engine 3 begins 30 ns after engine 0, at 130, and is busy until 530 for the second transfer.
+    assert (s.start[0], s.end[0]) == (100, 530)
+    assert (s.start[1], s.end[1], s.since[1]) == (210, 930, 530)
+
+
 def test_a_store_that_waits_does_not_hold_back_a_later_load():
     move = {"busy": 100, "lead": 0, "move": 500}
     s = run(
@@ -274,7 +283,7 @@ def occupations(c: Columns, s) -> dict[int, list[tuple[float, float]]]:
     return found
 
 
-COLD = RATES._replace(cold_rate=0.5)
+COLD = RATES._replace(cold_rate=0.5, stagger_ns=9.7)
 
 
 @given(st.integers(0, 10**9))
