@@ -10,24 +10,17 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from opentrn.base import NotBuiltError, UsageError, Where, declare, user_line, widened
+from opentrn.base import UsageError, Where, declare, user_line, widened
 from opentrn.hw import target as find_target
 from opentrn.isa import Buffer, Builder, Instruction, Loop, Program
 from opentrn.nki import exchange
-from opentrn.sim import Finding, Machine, Strict, Timeline, timeline
+from opentrn.sim import Finding, Machine, Strict, Timeline, timeline_together
 
 declare(
     "nki.outside_kernel",
     "An nki function was called outside a kernel.",
     rule="nki.language and nki.isa functions record instructions of the kernel that is running",
     fix="call it from a function decorated with @nki.jit",
-)
-
-declare(
-    "nki.cores_timing",
-    "A launch on several cores is not timed yet.",
-    rule="what is not built says so",
-    fix="profile the kernel on one core, kernel(...), where it allows that",
 )
 
 DEFAULT_TARGET = "trn2"
@@ -114,18 +107,12 @@ class Run:
         return self.programs[0]
 
     def timeline(self, core: int = 0, fast: bool | None = None) -> Timeline:
-        """When each instruction of one core runs on the chip.
+        """When each instruction of one core runs on the chip, beside the launch's other cores."""
+        return self.timelines(fast)[core]
 
-        Raises NotBuiltError for a launch on several cores: their waits for each other are not in
-        the timing model yet.
-        """
-        if len(self.programs) > 1:
-            raise NotBuiltError(
-                f"{self.name} ran on {len(self.programs)} cores; launches on several cores are "
-                "not timed yet",
-                code="nki.cores_timing",
-            )
-        return timeline(self.programs[core], self.chip, trips=self.trips[core], fast=fast)
+    def timelines(self, fast: bool | None = None) -> tuple[Timeline, ...]:
+        """The timeline of every core of the launch."""
+        return timeline_together(self.programs, self.chip, trips=self.trips or None, fast=fast)
 
 
 def current() -> Session:

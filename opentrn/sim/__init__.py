@@ -9,6 +9,7 @@ from opentrn.sim.replay import Replay
 from opentrn.sim.strict import Finding, Strict
 from opentrn.sim.threads import one_blas_thread
 from opentrn.sim.timeline import Timeline, timeline
+from opentrn.sim.together import timeline_together
 
 __all__ = [
     "Finding",
@@ -24,4 +25,5 @@ __all__ = [
     "one_blas_thread",
     "place",
     "timeline",
+    "timeline_together",
 ]

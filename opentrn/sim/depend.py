@@ -128,6 +128,9 @@ class _Finder:
             if role in WRITES:
                 writes.append(n)
         row = row_of(form, self.chip)
+        if row.meets:
+            # What the cores meet over may have been written by the other one meanwhile.
+            writes += [n for n in reads if form.given[n] and form.given[n].space == "hbm"]
         self.flow.rows.append(row)
         made = _Plan(
             len(self.flow.rows) - 1,

@@ -9,7 +9,7 @@ result is still on its way.  An operand that holds one number for each partition
 from typing import Any, NamedTuple
 
 from opentrn.base import Bug
-from opentrn.isa import OperandForm
+from opentrn.isa import OperandForm, cores
 from opentrn.sim.timing import CELLS, ENGINES, queue_number
 
 # Roles of operands that are read and written.  A PSUM accumulator ("acc") orders as a write only:
@@ -27,7 +27,7 @@ class Row(NamedTuple):
     """What the clock needs of one form (ns; see `timing.Columns`), and where that is known from.
 
     `table` is the set of activation coefficients it needs ("" for any); `banks` whether PSUM banks
-    are added to `ports` for each instruction; `meets` whether it waits for another core.
+    are added to `ports` for each instruction; `meets` whether it waits for the other core.
     """
 
     stream: int
@@ -102,8 +102,8 @@ def engine_row(form: Any, chip) -> Row:
         raise Bug(f"{type(form).__name__} runs on {form.engine_name}, which has no clock")
     cost, tiles = form.cost, [side for _, side in form.tiles()]
     busy, latency = cost.busy_ns, cost.latency_ns
-    meets = bool(form.meets)
-    if form.engine_name in ("vector", "scalar") and tiles and not meets:
+    meets = isinstance(form, cores.Meeting)
+    if form.engine_name in ("vector", "scalar") and tiles and not form.meets:
         busy, latency = dispatched(form, chip)
     cells, share = (0, 1.0) if form.engine_name != "tensor" else array_part(form, chip)
     ports, banks = shared_ports(form, chip, tiles)

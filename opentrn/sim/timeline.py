@@ -116,10 +116,11 @@ def timeline(program: Program, chip, *, trips: Any = None, fast: bool | None = N
     results are equal.  Raises CapacityError when the tiles do not fit, UsageError `sim.trips`.
     """
     ready = prepare(program, chip, trips)
-    return Timeline(ready, _schedule(ready.columns, ready.rates, fast))
+    return Timeline(ready, scheduled(ready.columns, ready.rates, fast))
 
 
-def _schedule(columns: Columns, rates: Rates, fast: bool | None) -> Schedule:
+def scheduled(columns: Columns, rates: Rates, fast: bool | None) -> Schedule:
+    """The schedule as arrays, by the compiled or the plain scheduler (see `timeline`)."""
     if fast is None:
         fast = len(columns.stream) >= _WORTH_COMPILING and _has_numba()
     if not fast:
@@ -174,7 +175,8 @@ class Timeline:
 
         Reasons: "engine" (its engine was busy), "data" (a result of its own engine), "semaphore"
         (another engine), "dma" (a transfer), "queue" (the DMA engines), "hbm" (bandwidth), "port"
-        (an access to SBUF or PSUM that another engine's had to finish before).
+        (an access to SBUF or PSUM that another engine's had to finish before), "core" (another core
+        of the launch; the index is -1 then).
         """
         pairs = zip(self.schedule.binding.tolist(), self.schedule.reason.tolist(), strict=True)
         return [(index, REASONS[reason]) for index, reason in pairs]
@@ -198,7 +200,10 @@ class Timeline:
     # ------------------------------------------------------------ why it takes so long
 
     def critical_path(self) -> list[Step]:
-        """The chain of instructions that ends last, each the one the next had to wait for."""
+        """The chain of instructions that ends last, each the one the next had to wait for.
+
+        In a launch on several cores it begins where this core last waited for another one.
+        """
         path, s = [], self.schedule
         if not len(self.visible):
             return path

@@ -16,8 +16,8 @@ Several cores of one launch have their own streams, ports and DMA engines; HBM i
   `issue_ns` apart.
 * A DMA instruction occupies its issuing engine for `busy`; `lead` later it reaches the rings and
   takes `count` DMA engines from number `first` on, each for `move`; every further engine begins
-  `stagger_ns` later.  A DMA engine serves in order of arrival.  HBM serves in order of arrival too, `hbm` for each transfer.  `finish` later
-  others can see the result.
+  `stagger_ns` later.  A DMA engine serves in order of arrival.  HBM serves in order of arrival
+  too, `hbm` for each transfer.  `finish` later others can see the result.
 * The current limiter of the Tensor Engine works in windows of `window_ns`, counted from the start.
   A window in which it did full-speed work of at least `warm_share` of the window (each multiply
   counts with its `share`) is followed by one at full speed, any other by one at `cold_rate`.
@@ -45,8 +45,8 @@ CELLS = 4  # the PE array counts as CELLS x CELLS cells
 # Kinds of dependence, the low bits of a code `4 * producer + kind`.
 SEEN, FREED, OWN = 0, 1, 2
 # What an instruction waited for last.
-REASONS = ("", "engine", "data", "semaphore", "dma", "queue", "hbm", "port")
-NOTHING, ENGINE, DATA, SEMAPHORE, DMA, QUEUE, HBM, PORT = range(len(REASONS))
+REASONS = ("", "engine", "data", "semaphore", "dma", "queue", "hbm", "port", "core")
+NOTHING, ENGINE, DATA, SEMAPHORE, DMA, QUEUE, HBM, PORT, CORE = range(len(REASONS))
 
 
 class Columns(NamedTuple):

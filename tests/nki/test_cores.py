@@ -191,3 +191,24 @@ def test_runs_are_the_same_every_time():
         again = nki.run(swap_halves[2], x)
         assert np.array_equal(first.outputs, again.outputs)
         assert [p.counts() for p in first.programs] == [p.counts() for p in again.programs]
+
+
+def test_both_cores_of_a_launch_are_timed_together():
+    @nki.jit
+    def relay(x):
+        out = nl.ndarray((2, *x.shape), x.dtype, buffer=nl.shared_hbm)
+        me = nl.program_id(0)
+        if me == 0:
+            nl.store(out[0], nl.add(nl.load(x), 1.0))
+        nisa.core_barrier(out, (0, 1))
+        if me == 1:
+            nl.store(out[1], nl.multiply(nl.load(out[0]), 2.0))
+        return out
+
+    run = nki.run(relay[2], np.full((128, 512), 5.0, np.float32))
+    first, second = run.timelines()
+    stored = [k for k, one in enumerate(first.instructions) if one.opcode == "dma_copy"][-1]
+    loaded = next(k for k, one in enumerate(second.instructions) if one.opcode == "dma_copy")
+    # What core 0 stored, core 1 begins to load only behind the barrier.
+    assert second.schedule.issue[loaded] >= first.visible[stored]
+    assert run.timeline(1).total_ns == second.total_ns > first.total_ns
