@@ -6,6 +6,7 @@ object whose class says `is_register = True`.
 
 import operator
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 from opentrn.base import BoundsError, DtypeError, ShapeError, SpaceError, UsageError, declare
@@ -183,7 +184,8 @@ def check_runtime(method: str, view: Any, index: Any, shape: tuple[int, ...] | N
             "allocate the index tile with dtype nl.int32 or nl.uint32",
         )
     want = shape or "one element"
-    if index.shape != shape if shape else index.size != 1:
+    whole = shape or ()  # further dimensions of size 1 change nothing
+    if index.shape[: len(whole)] != whole or index.size != prod(whole):
         refuse(
             ShapeError,
             method,

@@ -245,3 +245,21 @@ def test_reports_as_text_and_json():
     assert nki.worst([]) == "unchecked"
     told = nki.document("k.py", [found, check(doubled, "trn2")])
     assert (told["schema"], told["status"]) == ("opentrn.check/1", "unchecked")
+
+
+def test_an_index_column_may_have_further_dimensions_of_one():
+    """A row of `table` for each partition, by an index of shape [4, 1, 1]."""
+
+    def kernel(table, index):
+        rows = nl.ndarray((4, 8), nl.float32)
+        at = nl.load(index).reshape((4, 1, 1))
+        nisa.dma_copy(rows, table.ap([[8, 4], [1, 8]], vector_offset=at, indirect_dim=0))
+        out = nl.ndarray((4, 8), nl.float32, buffer=nl.shared_hbm)
+        nl.store(out, rows)
+        return out
+
+    given = {"table": Shaped(float32, (16, 8)), "index": Shaped(nl.int32, (4, 1))}
+    assert check(kernel, "trn2", given).status == "clean"
+    table = np.arange(128, dtype=np.float32).reshape(16, 8)
+    index = np.array([[3], [0], [15], [7]], np.int32)
+    np.testing.assert_array_equal(nki.run(kernel, table, index).outputs, table[index[:, 0]])
