@@ -1,11 +1,20 @@
 """Closed-form time, bytes and dollars, and how sure we are."""
 
+from opentrn.cost.demand import PARTS as MEMORY_PARTS
+from opentrn.cost.demand import memory
 from opentrn.cost.estimate import Estimate, total, weakest
 from opentrn.cost.money import Dollars, dollars, dollars_per_million
+from opentrn.cost.platform import Platform, Tier, platform
 from opentrn.cost.roof import Roofline, roofline
+from opentrn.cost.serving import decode_parts, prefill_parts
+from opentrn.cost.split import RECOMPUTE, Serving, Split, Training
+from opentrn.cost.step import StepTime, step_time
+from opentrn.cost.training import COMMUNICATION, training_parts
 from opentrn.hw import best_price
 
 __all__ = [
-    "Dollars", "Estimate", "Roofline", "best_price", "dollars", "dollars_per_million", "roofline",
-    "total", "weakest",
+    "COMMUNICATION", "Dollars", "Estimate", "MEMORY_PARTS", "Platform", "RECOMPUTE", "Roofline",
+    "Serving", "Split", "StepTime", "Tier", "Training", "best_price", "decode_parts", "dollars",
+    "dollars_per_million", "memory", "platform", "prefill_parts", "roofline", "step_time", "total",
+    "training_parts", "weakest",
 ]  # fmt: skip

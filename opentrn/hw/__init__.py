@@ -16,6 +16,7 @@ from opentrn.hw.schema import BASES, GRADES
 
 __all__ = [
     "ALIASES", "BASES", "GRADES", "Accelerator", "Chip", "Fabric", "Fact", "Instance", "Price",
-    "Reading", "accelerator", "accelerator_prices", "accelerators", "best_price", "chip", "chips", "fabric", "fabrics", "instance", "instances", "names", "page",
-    "price", "prices", "read_file", "target",
+    "Reading", "accelerator", "accelerator_prices", "accelerators", "best_price",
+    "chip", "chips", "fabric", "fabrics", "instance", "instances", "names", "page", "price",
+    "prices", "read_file", "target",
 ]  # fmt: skip
