@@ -13,10 +13,11 @@ from opentrn.hw.names import best_price, names, price, target
 from opentrn.hw.names import find_instance as instance
 from opentrn.hw.page import page
 from opentrn.hw.schema import BASES, GRADES
+from opentrn.hw.variant import settings_of, variant
 
 __all__ = [
     "ALIASES", "BASES", "GRADES", "Accelerator", "Chip", "Fabric", "Fact", "Instance", "Price",
-    "Reading", "accelerator", "accelerator_prices", "accelerators", "best_price",
-    "chip", "chips", "fabric", "fabrics", "instance", "instances", "names", "page", "price",
-    "prices", "read_file", "target",
+    "Reading", "accelerator", "accelerator_prices", "accelerators", "best_price", "chip", "chips",
+    "fabric", "fabrics", "instance", "instances", "names", "page", "price", "prices", "read_file",
+    "settings_of", "target", "variant",
 ]  # fmt: skip

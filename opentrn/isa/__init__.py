@@ -63,6 +63,7 @@ from opentrn.isa.operands import (
 )
 from opentrn.isa.program import Builder, Instruction, Loop, Program, Register
 from opentrn.isa.read import parse_program
+from opentrn.isa.retarget import for_chip
 from opentrn.isa.text import program_text
 from opentrn.isa.view import View
 from opentrn.isa.view import of as view_of
@@ -104,6 +105,7 @@ __all__ = [
     "engine",
     "exe",
     "explain",
+    "for_chip",
     "form",
     "freeze",
     "gpsimd",
