@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from opentrn import __version__
+from opentrn import __version__, commands
 
 DEFAULT_TARGET = "trn2"
 
@@ -27,7 +27,7 @@ EXTRAS: dict[str, tuple[str, bool]] = {
     "onnx": ("ONNX files as input", False),
     "ray": ("runs spread over several machines", False),
     "jobs": ("managed training jobs", False),
-    "report": ("HTML reports", False),
+    "report": ("instruction tables as Parquet (the HTML page needs nothing)", True),
     "demo": ("what `make demo` runs: PyTorch, a tokenizer, a sentence encoder", True),
     "test": ("what `make test` runs", True),
 }
@@ -222,85 +222,7 @@ def _compiled_lines(executable: Any, path: Any) -> Iterator[str]:
     yield f"  time         `opentrn profile {path}` says how long it takes, and why"
 
 
-@main.command(context_settings={"allow_interspersed_args": False})
-@click.option("--target", metavar="NAME", help="Chip, generation or instance to simulate.")
-@click.option("--out", metavar="DIR", help="Write a Perfetto trace and a summary JSON for each.")
-@click.option("--kernel", metavar="WORD", default="", help="Only kernels whose name contains WORD.")
-@json_option
-@click.argument("file")
-@click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def profile(
-    target: str | None, out: str | None, kernel: str, json: bool, file: str, args: tuple[str, ...]
-) -> None:
-    """Say where the time goes in FILE: a script (.py) that calls kernels, or an executable.
-
-    For each kernel call: device time, what bounds it, how busy each engine is, the source lines
-    that cost most, and what to do about it.
-    """
-    if file.endswith(".py"):
-        profiled = _profile_script(file, args, target, quiet=json)
-    else:
-        profiled = _profile_executable(file)
-    chosen = [each for each in profiled if kernel in each[0].program]
-    if not chosen:
-        click.echo(f"no kernel{f' named *{kernel}*' if kernel else ''} ran", err=True)
-    if json:
-        click.echo(jsonlib.dumps([summary.json() for summary, _ in chosen]))
-    for number, (summary, trace) in enumerate(chosen):
-        if not json:
-            click.echo(f"{summary}\n")
-        if out is not None:
-            _save_profile(out, f"{number}-{summary.program}", summary, trace, quiet=json)
-
-
-def _profile_executable(path: str) -> Iterator[tuple[Any, Any]]:
-    from opentrn import hw, isa, profiler, sim
-
-    executable = isa.load(path)
-    chip = hw.target(executable.target)
-    found = sim.timeline(executable.program, chip)
-    trace = found.trace()
-    yield (
-        profiler.summarize(
-            trace, chip, program=executable.program, grades=found.grade_shares()
-        ),
-        trace,
-    )
-
-
-def _profile_script(
-    path: str, args: tuple[str, ...], target: str | None, *, quiet: bool
-) -> Iterator[tuple[Any, Any]]:
-    import contextlib
-    import io
-
-    from opentrn import nki, profiler
-    from opentrn.dropin import run_script
-
-    target = target or os.environ.get("NEURON_PLATFORM_TARGET_OVERRIDE") or DEFAULT_TARGET
-    silent = contextlib.redirect_stdout(io.StringIO()) if quiet else contextlib.nullcontext()
-    with nki.watch() as runs, silent:
-        run_script(path, args, target)
-    for run in runs:
-        found = run.timeline()
-        trace = found.trace()
-        yield (
-            profiler.summarize(
-                trace, run.chip, program=run.program, grades=found.grade_shares()
-            ),
-            trace,
-        )
-
-
-def _save_profile(folder: str, name: str, summary: Any, trace: Any, *, quiet: bool) -> None:
-    from opentrn import profiler
-
-    os.makedirs(folder, exist_ok=True)
-    base = os.path.join(folder, name)
-    profiler.save_perfetto(trace, f"{base}.perfetto.json")
-    profiler.save_summary(summary, f"{base}.summary.json")
-    if not quiet:
-        click.echo(f"wrote {base}.perfetto.json (open it at ui.perfetto.dev) and .summary.json")
+main.command("profile", context_settings={"ignore_unknown_options": True})(commands.profile)
 
 
 # ---------------------------------------------------------------------------------- show, explain

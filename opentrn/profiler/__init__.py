@@ -2,18 +2,34 @@
 
 from opentrn.profiler.advice import Advice
 from opentrn.profiler.bounds import Bound
-from opentrn.profiler.compare import compare
+from opentrn.profiler.compare import compare, side_by_side
+from opentrn.profiler.instructions import (
+    COLUMNS,
+    TABLE,
+    csv_pieces,
+    instructions,
+    json_pieces,
+    save_parquet,
+)
 from opentrn.profiler.metrics import METRICS
-from opentrn.profiler.perfetto import load_summary, save_perfetto, save_summary
+from opentrn.profiler.perfetto import (
+    load_summary,
+    perfetto_pieces,
+    save_perfetto,
+    save_summary,
+    write_whole,
+)
 from opentrn.profiler.profile import Profile, Timed, profile
 from opentrn.profiler.reloads import Reload
 from opentrn.profiler.report import report
 from opentrn.profiler.source import Line, top_lines
-from opentrn.profiler.summary import SCHEMA, Metric, Summary, summarize
+from opentrn.profiler.summary import SCHEMA, Metric, Summary, from_json, summarize
 from opentrn.profiler.tiles import Peak, Tile, memory_text, peak_of
 
 __all__ = [
-    "METRICS", "SCHEMA", "Advice", "Bound", "Line", "Metric", "Peak", "Profile", "Reload",
-    "Summary", "Tile", "Timed", "compare", "load_summary", "memory_text", "peak_of", "profile",
-    "report", "save_perfetto", "save_summary", "summarize", "top_lines",
+    "COLUMNS", "METRICS", "SCHEMA", "TABLE", "Advice", "Bound", "Line", "Metric", "Peak",
+    "Profile", "Reload", "Summary", "Tile", "Timed", "compare", "csv_pieces", "from_json",
+    "instructions", "json_pieces", "load_summary", "memory_text", "peak_of", "perfetto_pieces",
+    "profile", "report", "save_parquet", "save_perfetto", "save_summary", "side_by_side",
+    "summarize", "top_lines", "write_whole",
 ]  # fmt: skip

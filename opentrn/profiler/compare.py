@@ -1,5 +1,7 @@
 """Two summaries side by side: what became faster, and where."""
 
+from collections.abc import Sequence
+
 from opentrn.base import bytes_text, flops_text, rate_text, seconds_text
 from opentrn.profiler.bounds import RESOURCES
 from opentrn.profiler.summary import Summary
@@ -29,36 +31,46 @@ def value_text(value, unit: str) -> str:
 
 def compare(a: Summary, b: Summary) -> str:
     """A table of the metrics of `a` and `b`; the last column is b / a (points for per cent)."""
-    rows = [("", _title(a), _title(b), "")]
+    return side_by_side([a, b]) + f"\n{_verdict(a, b)}\n"
+
+
+def side_by_side(summaries: Sequence[Summary]) -> str:
+    """A table of the metrics of several runs, one column each; with two, what changed as well.
+
+    Facts that were replaced for a run stand under the table, as assumed.
+    """
+    pair = len(summaries) == 2
+    rows = [["", *map(_title, summaries), ""]]
     for name in SHOWN:
-        one, two = a.metrics.get(name), b.metrics.get(name)
-        if one is None and two is None:
+        held = [one.metrics.get(name) for one in summaries]
+        if not any(metric is not None and metric.value for metric in held):
             continue
-        unit = (one or two).unit
-        cells = [value_text(m.value, unit) if m else "-" for m in (one, two)]
-        if cells != ["-", "-"] and not _both_nothing(one, two):
-            rows.append((name, *cells, _change(one, two, unit)))
-    rows.append(("bound by", _bound(a), _bound(b), ""))
-    widths = [max(len(row[n]) for row in rows) for n in range(4)]
+        unit = next(metric.unit for metric in held if metric is not None)
+        cells = [value_text(m.value, unit) if m else "-" for m in held]
+        rows.append([name, *cells, _change(*held, unit) if pair else ""])
+    rows.append(["bound by", *map(_bound, summaries), ""])
+    widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
     lines = [
-        f"{row[0]:{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}  "
-        f"{row[3]:>{widths[3]}}".rstrip()
+        "  ".join([f"{row[0]:{widths[0]}}", *(f"{c:>{w}}" for c, w in zip(row[1:], widths[1:],
+                   strict=True))]).rstrip()
         for row in rows
+    ]  # fmt: skip
+    facts = [
+        f"assumed: {one.target.partition(' with ')[0]} {fact} = {value}"
+        for one in summaries
+        for fact, value in one.assumed.items()
     ]
-    return "\n".join([*lines, "", _verdict(a, b)]) + "\n"
+    return "\n".join([*lines, *dict.fromkeys(facts)]) + "\n"
 
 
 def _title(summary: Summary) -> str:
-    return f"{summary.program or 'program'} on {summary.target}"[:32]
+    chip, _, changed = summary.target.partition(" with ")
+    return f"{summary.program or 'program'} on {chip}{' as assumed' if changed else ''}"[:40]
 
 
 def _bound(summary: Summary) -> str:
     bound = summary.bound
     return f"{bound.resource} {bound.share:.0%}" if bound.kind == "engine" else bound.kind
-
-
-def _both_nothing(one, two) -> bool:
-    return one is not None and two is not None and not one.value and not two.value
 
 
 def _change(one, two, unit: str) -> str:

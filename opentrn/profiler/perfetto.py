@@ -34,7 +34,7 @@ _encode = json.encoder.encode_basestring_ascii
 def save_summary(summary: Summary, path: str | os.PathLike) -> Path:
     """Write `summary.json()`, whole or not at all. Raises MissingFileError `profiler.no_file`."""
     text = json.dumps(summary.json(), indent=1, allow_nan=False)
-    return _write_whole(path, [text, "\n"])
+    return write_whole(path, [text, "\n"])
 
 
 def load_summary(path: str | os.PathLike) -> Summary:
@@ -57,11 +57,14 @@ def save_perfetto(trace: Trace, path: str | os.PathLike) -> Path:
     One track for each engine and DMA queue, counters, and as arguments of each event its source
     line, bytes, flops, grade and what it waited for.  Raises MissingFileError `profiler.no_file`.
     """
-    return _write_whole(path, _pieces(trace))
+    return write_whole(path, perfetto_pieces(trace))
 
 
-def _write_whole(path: str | os.PathLike, pieces: Iterable[str]) -> Path:
-    """Write beside `path` under a temporary name, then move it there."""
+def write_whole(path: str | os.PathLike, pieces: Iterable[str]) -> Path:
+    """Write text beside `path` under a temporary name, then move it there: whole or not at all.
+
+    Raises MissingFileError `profiler.no_file` when the directory does not exist.
+    """
     path = Path(path)
     if not path.parent.is_dir():
         raise MissingFileError(f"there is no directory {path.parent}", code="profiler.no_file")
@@ -77,7 +80,8 @@ def _write_whole(path: str | os.PathLike, pieces: Iterable[str]) -> Path:
     return path
 
 
-def _pieces(trace: Trace) -> Iterator[str]:
+def perfetto_pieces(trace: Trace) -> Iterator[str]:
+    """The text of the file `save_perfetto` writes, in pieces."""
     read = table(trace)
     about = json.dumps({k: _plain(v) for k, v in trace.meta.items()}, allow_nan=False)
     yield f'{{"displayTimeUnit":"ns","otherData":{about},"traceEvents":[\n'

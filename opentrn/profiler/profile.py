@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
 
-from opentrn.base import Trace
+from opentrn.base import Trace, declare
 from opentrn.hw import Chip
 from opentrn.isa import Program
 from opentrn.profiler.details import Detail, details, matched
@@ -18,6 +18,14 @@ from opentrn.profiler.source import Line, lines_of
 from opentrn.profiler.summary import Summary, summarize
 from opentrn.profiler.table import Table, table
 from opentrn.profiler.tiles import Tile, tiles_of
+
+
+declare(
+    "profiler.options",
+    "Options of `opentrn profile` that do not fit what was profiled.",
+    rule="a table or a trace is of one kernel, and a saved summary holds no events",
+    fix="`opentrn profile --help` tells what each option needs",
+)
 
 
 class Timed(Protocol):
@@ -79,8 +87,14 @@ class Profile:
 
 
 def profile(timed: Timed) -> Profile:
-    """Everything about one timed program: `profile(run.timeline())`."""
+    """Everything about one timed program: `profile(run.timeline())`.
+
+    Facts of the chip that a variant replaced are named in the trace and the summary as assumed.
+    """
     trace = timed.trace()
+    changed = {f.path: f.text for f in timed.chip if f.source == "variant"}
+    if changed:
+        trace.meta["assumed"] = changed
     summary = summarize(
         trace,
         timed.chip,

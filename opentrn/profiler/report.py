@@ -54,6 +54,8 @@ def _head(summary: Summary) -> Iterator[str]:
     yield f"{_cut(name, room):{room}}  {time}"
     bound = summary.bound
     yield from _wrapped("", f"{_KINDS[bound.kind]}: {bound.reason}".replace("%", " %"), 2)
+    for fact, value in summary.assumed.items():
+        yield f"assumed for this run: {fact} = {value}"
     if summary.grades:
         yield f"this time rests on facts that are {shares_text(summary.grades, 0.0005)}"
 
@@ -90,7 +92,7 @@ def _facts(summary: Summary) -> Iterator[str]:
         f"{get('dma_bandwidth_percent'):.0f} % of the engines' rate",
         "HBM": f"read {bytes_text(get('hbm_read_bytes'))}, written "
         f"{bytes_text(get('hbm_write_bytes'))}, "
-        f"MBU {get('mbu_estimated_percent'):.1f} % of a stack",
+        f"MBU {get('mbu_estimated_percent'):.1f} % of a stack{_again(summary)}",
         "on chip": _on_chip(summary),
     }
     for name, text in facts.items():
@@ -107,6 +109,15 @@ def _roofline(summary: Summary) -> str:
         f"{intensity:,.1f} FLOP/B, {side} side of the ridge at {ridge:,.0f}; at best "
         f"{seconds_text(get('roofline_time'))}, {get('roofline_percent'):.0f} % of this time"
     )
+
+
+def _again(summary: Summary) -> str:
+    """What is read from HBM more than once, and most of it."""
+    if not summary.reloads:
+        return ""
+    most = summary.reloads[0]
+    total = summary["hbm_reload_bytes"]
+    return f"; {bytes_text(total)} of the reads are reloads, most of `{most.name}`"
 
 
 def _on_chip(summary: Summary) -> str:
@@ -137,7 +148,8 @@ def _lines(summary: Summary) -> Iterator[str]:
 
 def _advice(summary: Summary) -> Iterator[str]:
     for one in summary.advice:
-        place = f" ({one.line})" if one.line else ""
+        gain = f", about {one.predicted_gain:.0%} less time".replace("%", " %")
+        place = f" ({one.line}{gain if one.predicted_gain >= 0.01 else ''})" if one.line else ""
         yield from _wrapped("advice", f"{one.seen}: {one.remedy}{place}", 15)
 
 

@@ -1,5 +1,6 @@
 """Tiles of SBUF and PSUM in place and time: what lies where when, and what is alive at the peak."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ from opentrn.isa import Loop, View
 NS = 1e-9
 WIDTH = 100
 BAR = 20
+_ASSIGNED = re.compile(r"(\w+)\s*(?::[^=]+)?=[^=]")
 
 
 class Tile(NamedTuple):
@@ -61,13 +63,21 @@ def tiles_of(
                     last[buffer] = done
     found = [
         Tile(
-            buffer.space, buffer.name or f"#{buffer.id}", buffer.shape, str(buffer.dtype),
+            buffer.space, _name(buffer), buffer.shape, str(buffer.dtype),
             buffer.where, buffer.partitions, slot.address, slot.nbytes, float(first[buffer]),
             float(last[buffer]),
         )
         for buffer, slot in slots.items() if buffer in first
     ]  # fmt: skip
     return tuple(sorted(found, key=lambda tile: (tile.begin, tile.space, tile.address)))
+
+
+def _name(buffer: Any) -> str:
+    """The name it was given, else that of the variable it was assigned to, else its number."""
+    if buffer.name:
+        return buffer.name
+    found = _ASSIGNED.match(buffer.where.text) if buffer.where else None
+    return found[1] if found else f"#{buffer.id}"
 
 
 def peak_of(tiles: Iterable[Tile], space: str) -> Peak | None:
@@ -98,7 +108,7 @@ def memory_text(tiles: Iterable[Tile], chip: Chip, most: int = 24) -> str:
             lines += [f"{space.upper()}: no tile", ""]
             continue
         lines.append(
-            f"{space.upper()} at its peak, {seconds_text(peak.time * NS)} after the start: "
+            f"{space.upper()} is fullest at {seconds_text(peak.time * NS)}: "
             f"{bytes_text(peak.nbytes)} of {bytes_text(size)} in each partition "
             f"({100 * peak.nbytes / size:.0f} %), {len(peak.tiles)} tiles alive"
         )

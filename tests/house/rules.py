@@ -18,8 +18,9 @@ FLOORS = (
     ("cost", "runtime", "profiler"),
     ("plan", "cluster"),
     ("frameworks", "dropin", "jobs"),
+    ("commands",),  # what cli.py does not hold itself
 )
-_BELOW_THE_DOORS = tuple(room for floor in FLOORS[:-1] for room in floor)
+_BELOW_THE_DOORS = tuple(room for floor in FLOORS[:-2] for room in floor)
 
 MAY_IMPORT = {
     "base": (),
@@ -39,6 +40,7 @@ MAY_IMPORT = {
     "frameworks": _BELOW_THE_DOORS,
     "dropin": _BELOW_THE_DOORS,
     "jobs": _BELOW_THE_DOORS,
+    "commands": (*_BELOW_THE_DOORS, "frameworks", "dropin", "jobs"),
 }
 ROOF = ("__init__.py", "__main__.py", "cli.py", "pytest_plugin.py")
 # `functions` is the second half of `numerics`: the element-wise functions, in float32.

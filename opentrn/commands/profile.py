@@ -1,0 +1,312 @@
+"""`opentrn profile`: where the time goes, as text, tables, traces and a page to open."""
+
+import json as jsonlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from opentrn.profiler import Profile, Summary
+
+FORMATS = ("summary-text", "summary-json", "perfetto", "json", "csv", "parquet")
+DEFAULT_TARGET = "trn2"
+_ENDINGS = {
+    "summary-text": "summary.txt", "summary-json": "summary.json", "perfetto": "perfetto.json",
+    "json": "json", "csv": "csv", "parquet": "parquet",
+}  # fmt: skip
+
+
+@click.option(
+    "--target", metavar="NAME[,NAME]", envvar="NEURON_PLATFORM_TARGET_OVERRIDE",
+    help="Chips, generations or instances; several are set side by side.",
+)  # fmt: skip
+@click.option("--set", "settings", multiple=True, metavar="FACT=VALUE",
+              help="What if: trn2.hbm_bandwidth=4TB/s, tensor.clock=3GHz.")  # fmt: skip
+@click.option("--compare", "other", metavar="OTHER", help="A second script, executable or summary.")
+@click.option("--report", metavar="FILE.html", help="Write one page to open in a browser, offline.")
+@click.option("--memory", is_flag=True, help="Show the tiles alive at the peak of SBUF and PSUM.")
+@click.option("--format", "--output-format", "form", type=click.Choice(FORMATS),
+              help="What to print or write, instead of the report.")  # fmt: skip
+@click.option("-o", "--output", metavar="FILE", help="Where to write the --format.")
+@click.option("--out", metavar="DIR", help="Write a Perfetto trace and a summary JSON for each.")
+@click.option("--kernel", metavar="WORD", default="", help="Only kernels whose name contains WORD.")
+@click.option("--json", is_flag=True, help="Print JSON, for programs.")
+@click.argument("file")
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def profile(
+    target: str | None, settings: tuple[str, ...], other: str | None, report: str | None,
+    memory: bool, form: str | None, output: str | None, out: str | None, kernel: str, json: bool,
+    file: str, args: tuple[str, ...],
+) -> None:  # fmt: skip
+    """Say where the time goes in FILE: a script (.py) that calls kernels, or an executable.
+
+    For each kernel call: device time, what bounds it, how busy each engine is, the source lines
+    that cost most, and what to do about it with the gain to expect. Options may follow FILE; what
+    is no option of this command, and all that follows `--`, is passed on to the script.
+    """
+    quiet = json or (form is not None and output is None)
+    take = _taker(args, kernel, quiet)
+    if other is not None or settings or (target and "," in target):
+        columns = _columns(take, file, other, target, settings)
+        _show_columns(columns, json=json)
+        chosen = [each for _, found in columns for each in found if not isinstance(each, str)]
+    else:
+        chosen = take(file, target, ())
+        if not chosen:
+            click.echo(f"no kernel{f' named *{kernel}*' if kernel else ''} ran", err=True)
+        if not (form or report):
+            _show(chosen, json=json, memory=memory)
+    if form is not None:
+        _write_format(form, chosen, output, out)
+    elif out is not None:
+        _save_folder(chosen, out, quiet=json)
+    if report is not None:
+        _write_report(chosen, report, quiet=json)
+
+
+# --------------------------------------------------------------------------- what is profiled
+
+
+def _taker(args: tuple[str, ...], kernel: str, quiet: bool) -> Callable:
+    """A function `(file, target, settings) -> profiles of the kernels that were asked for`."""
+
+    ran: dict[tuple, list] = {}
+
+    def take(file: str, target: str | None, settings: tuple[str, ...]) -> list[Any]:
+        script = file.endswith(".py")
+        if file.endswith(".json"):
+            return [one for one in _summaries(file) if kernel in one.program]
+        runs = ran.get((file, target))
+        if runs is None:
+            found = _script(file, args, target, quiet) if script else _executable(file)
+            runs = ran[file, target] = [run for run in found if kernel in run[0].name]
+        return [_timed(*run, None if script else target, settings) for run in runs]
+
+    return take
+
+
+def _script(path: str, args: tuple[str, ...], target: str | None, quiet: bool) -> list[tuple]:
+    """Run a script; `(program, chip, trip counts)` of each kernel call."""
+    import contextlib
+    import io
+
+    from opentrn import nki
+    from opentrn.dropin import run_script
+
+    silent = contextlib.redirect_stdout(io.StringIO()) if quiet else contextlib.nullcontext()
+    with nki.watch() as runs, silent:
+        run_script(path, args, target or DEFAULT_TARGET)
+    for run in runs:
+        if len(run.programs) > 1:
+            run.timeline()  # says what it cannot time
+    return [(run.program, run.chip, [n for _, n in _trips(run)]) for run in runs]
+
+
+def _trips(run: Any) -> tuple:
+    return run.trips[0] if run.trips else ()
+
+
+def _executable(path: str) -> list[tuple]:
+    from opentrn import hw, isa
+
+    executable = isa.load(path)
+    return [(executable.program, hw.target(executable.target), ())]
+
+
+def _timed(program: Any, chip: Any, trips: Any, target: str | None, settings: tuple) -> "Profile":
+    """Time a program on its chip, or on another one or a variant: then it is moved there first."""
+    from opentrn import hw, isa, profiler, sim
+
+    wanted = hw.variant(hw.target(target) if target else chip, settings)
+    if wanted != chip:
+        program = isa.for_chip(program, wanted)
+    return profiler.profile(sim.timeline(program, wanted, trips=trips))
+
+
+def _summaries(path: str) -> list["Summary"]:
+    """Summaries of a file that `--out` or `--json` wrote."""
+    from opentrn import profiler
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            data = jsonlib.load(file)
+    except (OSError, ValueError):
+        return [profiler.load_summary(path)]  # says what is wrong with it
+    return [profiler.from_json(one) for one in (data if isinstance(data, list) else [data])]
+
+
+def _summary(one: Any) -> "Summary":
+    return getattr(one, "summary", one)
+
+
+# --------------------------------------------------------------------------- side by side
+
+
+def _columns(
+    take: Callable, file: str, other: str | None, target: str | None, settings: tuple[str, ...]
+) -> list[tuple[str, list]]:
+    """`(title, profiles)`: one column for each target, variant and file."""
+    from opentrn import hw
+
+    targets: list[str | None] = list((target or "").split(",")) if target else [None]
+    owners = {owner for owner, _, _ in hw.settings_of(settings)} - {""}
+    script = file.endswith(".py")
+    chips = [hw.target(one or DEFAULT_TARGET) for one in targets if one or script]
+    named = {hw.variant(chip, settings) and chip.name for chip in chips}  # refused before a run
+    if owners and named and not owners & named:
+        raise _usage(f"--set is about {', '.join(sorted(owners))}, which is not profiled here",
+                     f"--target {','.join(sorted(owners))}")  # fmt: skip
+    found = []
+    for one in targets:
+        title = one or os.path.basename(file)
+        found.append((title, _column(take, file, one, (), alone=len(targets) == 1)))
+        if settings:
+            found.append((f"{title} as assumed", _column(take, file, one, settings, alone=False)))
+    if other is not None:
+        found.append((os.path.basename(other), take(other, targets[0], settings)))
+    return found
+
+
+def _column(take: Callable, file: str, target: str | None, settings: tuple, *, alone: bool) -> list:
+    """The profiles of one column; where a target refuses the program, why (unless it is alone)."""
+    from opentrn.base import TrnError, UsageError
+
+    try:
+        return take(file, target, settings)
+    except TrnError as error:
+        if alone or settings or isinstance(error, UsageError):
+            raise
+        return [f"{target}: refused: {error.what}" + (f"\n  at    {error.at}" if error.at else "")]
+
+
+def _show_columns(columns: list[tuple[str, list]], *, json: bool) -> None:
+    from opentrn import profiler
+
+    refused = [each for _, found in columns for each in found if isinstance(each, str)]
+    whole = [(title, list(map(_summary, found))) for title, found in columns
+             if not any(isinstance(each, str) for each in found)]  # fmt: skip
+    if json:
+        told = {title: [one.json() for one in found] for title, found in whole}
+        click.echo(jsonlib.dumps({"columns": told, "refused": refused}))
+        return
+    rows = [found for _, found in whole]
+    for kernel in zip(*rows, strict=False):
+        text = profiler.compare(*kernel) if len(kernel) == 2 else profiler.side_by_side(kernel)
+        click.echo(text)
+        if len(kernel) == 2 and kernel[1].assumed and not _moved(*kernel):
+            click.echo("the time of this kernel does not depend on what was set\n")
+    if len({len(found) for found in rows}) > 1:
+        counts = ", ".join(f"{len(found)} in {title}" for title, found in whole)
+        click.echo(f"kernels without a counterpart were left out: {counts}")
+    for text in refused:
+        click.echo(text)
+
+
+def _moved(one: "Summary", two: "Summary") -> bool:
+    return one["total_time"] != two["total_time"]
+
+
+# --------------------------------------------------------------------------- what is shown
+
+
+def _show(chosen: list, *, json: bool, memory: bool) -> None:
+    from opentrn import profiler
+
+    if json:
+        click.echo(jsonlib.dumps([_summary(one).json() for one in chosen]))
+        return
+    for one in chosen:
+        click.echo(f"{_summary(one)}\n")
+        if memory:
+            click.echo(profiler.memory_text(_profile(one).tiles, one.chip))
+
+
+def _profile(one: Any) -> "Profile":
+    """A profile; UsageError for what was read from a summary file and has no events."""
+    if not hasattr(one, "trace"):
+        raise _usage("a saved summary holds no events", "profile the script or the executable")
+    return one
+
+
+def _save_folder(chosen: list, folder: str, *, quiet: bool) -> None:
+    """A Perfetto trace and a summary JSON for each kernel."""
+    from opentrn import profiler
+
+    os.makedirs(folder, exist_ok=True)
+    for number, one in enumerate(chosen):
+        base = _base(folder, number, one)
+        profiler.save_summary(_summary(one), f"{base}.summary.json")
+        profiler.save_perfetto(_profile(one).trace, f"{base}.perfetto.json")
+        if not quiet:
+            click.echo(f"wrote {base}.perfetto.json (open it at ui.perfetto.dev) and .summary.json")
+
+
+def _base(folder: str, number: int, one: Any) -> str:
+    return os.path.join(folder, f"{number}-{_summary(one).program}")
+
+
+def _write_format(form: str, chosen: list, output: str | None, folder: str | None) -> None:
+    """Print or write one format; each kernel to a file of its own in a folder."""
+    if folder is not None:
+        os.makedirs(folder, exist_ok=True)
+        for number, one in enumerate(chosen):
+            path = f"{_base(folder, number, one)}.{_ENDINGS[form]}"
+            _write_one(form, [one], path)
+            click.echo(f"wrote {path}")
+        return
+    if len(chosen) != 1 and not form.startswith("summary"):
+        raise _usage(f"{len(chosen)} kernels ran, and --format {form} is of one",
+                     "choose one with --kernel WORD, or write all with --out DIR")  # fmt: skip
+    if output is None and form == "parquet":
+        raise _usage("a Parquet table is not text to print", "name a file with -o FILE")
+    _write_one(form, chosen, output)
+
+
+def _write_one(form: str, chosen: list, output: str | None) -> None:
+    from opentrn import profiler
+
+    if form == "parquet":
+        profiler.save_parquet(_profile(chosen[0]), output)
+    elif output is not None:
+        profiler.write_whole(output, _pieces(form, chosen))
+    else:
+        for piece in _pieces(form, chosen):
+            sys.stdout.write(piece)
+
+
+def _pieces(form: str, chosen: list) -> Iterator[str]:
+    """The text of one format."""
+    from opentrn import profiler
+
+    if form == "summary-text":
+        yield from (f"{_summary(one)}\n" for one in chosen)
+    elif form == "summary-json":
+        flat = [_summary(one).flat() for one in chosen]
+        yield jsonlib.dumps(flat[0] if len(flat) == 1 else flat, indent=1) + "\n"
+    elif form == "perfetto":
+        yield from profiler.perfetto_pieces(_profile(chosen[0]).trace)
+    elif form == "csv":
+        yield from profiler.csv_pieces(_profile(chosen[0]))
+    else:
+        yield from profiler.json_pieces(_profile(chosen[0]))
+
+
+def _write_report(chosen: list, path: str, *, quiet: bool) -> None:
+    from opentrn import profiler
+
+    profiler.save_page([_profile(one) for one in chosen], path)
+    if not quiet:
+        size = os.path.getsize(path)
+        click.echo(f"wrote {path}: {size / 1e6:.1f} MB, opens in a browser without a network")
+
+
+def _usage(what: str, fix: str) -> Exception:
+    from opentrn.base import UsageError
+
+    return UsageError(what, code="profiler.options", fix=fix)
+
+
+__all__ = ["DEFAULT_TARGET", "FORMATS", "profile"]
