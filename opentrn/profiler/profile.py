@@ -19,7 +19,6 @@ from opentrn.profiler.summary import Summary, summarize
 from opentrn.profiler.table import Table, table
 from opentrn.profiler.tiles import Tile, tiles_of
 
-
 declare(
     "profiler.options",
     "Options of `opentrn profile` that do not fit what was profiled.",
