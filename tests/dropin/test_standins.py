@@ -104,7 +104,11 @@ def test_packed_arrays_say_what_they_hold_and_go_through_kernels(name):
 
 
 def test_limits_of_formats():
-    assert float(neuron_dtypes.finfo("float8_e4m3fn").max) == 448
+    for name in ("bfloat16", "float8_e4m3", "float8_e4m3fn", "float8_e5m2"):
+        ours, known = neuron_dtypes.finfo(name), ml_dtypes.finfo(getattr(ml_dtypes, name))
+        for each in ("bits", "max", "min", "eps", "smallest_normal", "tiny"):
+            assert getattr(ours, each) == float(getattr(known, each)), (name, each)
+    assert neuron_dtypes.finfo(neuron_dtypes.float8_e4m3fn_x4).max == 448
     assert neuron_dtypes.is_float_type(np.float16)
     assert not neuron_dtypes.is_float_type(np.int32)
     with pytest.raises(TrnError):

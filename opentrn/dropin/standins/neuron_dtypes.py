@@ -4,20 +4,20 @@ The packed types (four values in one word) are NumPy records of one field named 
 that an array of them says what it holds; kernels take such arrays as arguments.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
-from opentrn.base import DType, float32, numerics
+from opentrn.base import float32, numerics
 from opentrn.base import dtype as as_dtype
 
-bfloat16 = np.dtype(ml_dtypes.bfloat16)
-float8_e3m4 = np.dtype(ml_dtypes.float8_e3m4)
-float8_e4m3 = np.dtype(ml_dtypes.float8_e4m3)
-float8_e4m3fn = np.dtype(ml_dtypes.float8_e4m3fn)
-float8_e5m2 = np.dtype(ml_dtypes.float8_e5m2)
-float8_e8m0fnu = np.dtype(ml_dtypes.float8_e8m0fnu)
+bfloat16 = as_dtype("bfloat16").storage
+float8_e3m4 = as_dtype("float8_e3m4").storage
+float8_e4m3 = as_dtype("float8_e4m3").storage
+float8_e4m3fn = as_dtype("float8_e4m3fn").storage
+float8_e5m2 = as_dtype("float8_e5m2").storage
+float8_e8m0fnu = as_dtype("float8_e8m0fnu").storage
 
 
 def _packed(name: str) -> np.dtype:
@@ -29,8 +29,16 @@ float8_e5m2_x4 = _packed("float8_e5m2_x4")
 float4_e2m1fn_x4 = _packed("float4_e2m1fn_x4")
 
 
-def _to_numpy(kind: DType) -> np.dtype:
-    return _packed(kind.name) if kind.kind == "packed" else kind.storage
+@dataclass(frozen=True)
+class Limits:
+    """What `numpy.finfo` tells of a floating-point format."""
+
+    bits: int
+    max: float
+    min: float
+    eps: float
+    smallest_normal: float
+    tiny: float
 
 
 def static_cast(array: Any, dtype: Any) -> np.ndarray:
@@ -62,9 +70,12 @@ def sizeinbytes(dtype: Any) -> int:
     return as_dtype(dtype).itemsize
 
 
-def finfo(dtype: Any) -> Any:
-    """Limits of a floating-point format, as `numpy.finfo` gives them."""
-    return ml_dtypes.finfo(_to_numpy(as_dtype(dtype)))
+def finfo(dtype: Any) -> Limits:
+    """Limits of a floating-point format; of its elements for a packed type."""
+    kind = as_dtype(dtype)
+    kind = kind.element or kind
+    normal = kind.smallest_normal
+    return Limits(kind.bits, kind.max, kind.min, 2.0**-kind.mantissa, normal, normal)
 
 
 def is_float_type(dtype: Any) -> bool:
@@ -73,6 +84,7 @@ def is_float_type(dtype: Any) -> bool:
 
 
 __all__ = [
+    "Limits",
     "bfloat16",
     "finfo",
     "float4_e2m1fn_x4",
