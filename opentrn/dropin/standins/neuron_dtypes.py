@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from opentrn.base import float32, numerics
 from opentrn.base import dtype as as_dtype
+from opentrn.base import float32, numerics
 
 bfloat16 = as_dtype("bfloat16").storage
 float8_e3m4 = as_dtype("float8_e3m4").storage
