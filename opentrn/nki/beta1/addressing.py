@@ -9,6 +9,7 @@ import numpy as np
 from opentrn.base import BoundsError, ShapeError, SpaceError, UsageError, declare
 from opentrn.isa import Indirect
 from opentrn.nki.beta1.grids import Grid, Mesh, broadcast, fitted, whole
+from opentrn.nki.beta1.pending import current
 from opentrn.nki.tensor import DynamicSlice
 
 declare(
@@ -214,6 +215,8 @@ def _index(tensor: Any, walk: Walk, sizes: list, strides: list) -> Indirect | No
     stride, count = tensor._steps[dim]
     if strides[0] and sizes[0] > 1:
         raise UsageError("an index tile beside a grid that moves along it", code="beta1.indirect")
+    # A view refers to the index by its address only, which keeps no memory alive.
+    current().kept.append(tile)
     column = tile.squeezed((tile.shape[0], 1)).read()
     return Indirect("vector", column._view, 0, stride, count)
 

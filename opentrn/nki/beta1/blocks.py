@@ -5,16 +5,21 @@ tiles, each with memory of its own.  Source: NKI programming model and block dim
 guide v2.26.1; nki.compiler.sbuf / psum for the addresses.
 """
 
+import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 from math import prod
 from typing import Any
 
-from opentrn.base import BoundsError, UsageError, declare
+from opentrn.base import BoundsError, UsageError, declare, user_line
 from opentrn.base import dtype as as_dtype
 from opentrn.nki import isa as nisa
 from opentrn.nki.beta1.addressing import block_index
+from opentrn.nki.beta1.grids import whole
+from opentrn.nki.beta1.loops import first_decision
+from opentrn.nki.beta1.operators import Arithmetic
 from opentrn.nki.beta1.pending import current
 from opentrn.nki.beta1.tile import Tensor, numpy_dtype
 from opentrn.nki.language import memory
@@ -64,6 +69,8 @@ def split(shape: Any, on_chip: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
 def tensor(shape: Any, dtype: Any, buffer: Any, name: str, value: Any = None) -> Any:
     """A new tensor in any memory: a tile, a tensor in HBM, or blocks; filled with `value`."""
     place = buffer if isinstance(buffer, Allocation) else Allocation(_region(buffer))
+    if place.place is not None:
+        place = first_decision(user_line(), place)
     on_chip = place.region.space != "hbm"
     blocks, tile = split(shape, on_chip)
     current().flush()
@@ -97,7 +104,7 @@ def _address(index: tuple, shape: tuple, dtype, place: Allocation) -> tuple[int,
     """(partition, byte) that the allocation function chooses, None without one."""
     if place.place is None:
         return None
-    found = place.place(index, shape[0], prod(shape[1:]) * dtype.itemsize)
+    found = _asked(place.place, index, shape[0], prod(shape[1:]) * dtype.itemsize)
     wanted = 2 if place.region is memory.sbuf else 3
     if not isinstance(found, tuple) or len(found) != wanted:
         raise UsageError(f"the allocation function gave {found!r}", code="beta1.allocation")
@@ -107,7 +114,15 @@ def _address(index: tuple, shape: tuple, dtype, place: Allocation) -> tuple[int,
     return partition, bank * int(current().chip.core.psum_bank) + byte
 
 
-class Blocks:
+def _asked(function: Callable, index: tuple, partitions: int, size_bytes: int) -> Any:
+    """What the function answers; by the documented names where it has them (partial does)."""
+    named = {"idx": index, "pdim_size": partitions, "fdim_size": size_bytes}
+    if set(named) <= set(inspect.signature(function).parameters):
+        return function(**named)
+    return function(index, partitions, size_bytes)
+
+
+class Blocks(Arithmetic):
     """A tensor with block dimensions: each position of them is a tile with its own memory."""
 
     def __init__(self, blocks, tile, dtype, place: Allocation, name: str, value: Any):
@@ -148,15 +163,16 @@ class Blocks:
         index = tuple(i + n if i < 0 else i for i, n in zip(index, self._blocks, strict=True))
         return self.block(index), rest
 
-    def __getitem__(self, key: Any) -> Tensor:
-        """A tile, or a part of it: integers for the blocks first."""
+    def __getitem__(self, key: Any) -> Any:
+        """A tile, or a part of it: integers for the blocks first; blocks when there are fewer."""
+        keys = key if isinstance(key, tuple) else (key,)
+        if len(keys) < len(self._blocks) and all(whole(k) is not None for k in keys):
+            return SomeBlocks(self, tuple(int(k) for k in keys))
         made, rest = self._find(key)
         return made[rest] if rest else made
 
     def __setitem__(self, key: Any, value: Any) -> None:
         """Write a value into a tile or a part of it."""
-        import sys
-
         from opentrn.nki.beta1 import assign
 
         fresh = assign.unnamed(sys.getrefcount(value))
@@ -165,6 +181,19 @@ class Blocks:
     def settle(self) -> None:
         """Refused: instructions take tiles."""
         raise UsageError(f"a tensor {list(self.shape)} as a tile", code="beta1.block")
+
+
+class SomeBlocks(Blocks):
+    """The blocks of a tensor that begin with given positions."""
+
+    def __init__(self, whole_tensor: Blocks, first: tuple[int, ...]):
+        self._of, self._first = whole_tensor, first
+        self.shape, self.element = whole_tensor.shape[len(first) :], whole_tensor.element
+        self._blocks, self._place = whole_tensor._blocks[len(first) :], whole_tensor._place
+
+    def block(self, index: tuple[int, ...]) -> Tensor:
+        """The tile of one block of the whole tensor."""
+        return self._of.block((*self._first, *index))
 
 
 __all__ = ["Allocation", "Blocks", "fill", "par_dim", "split", "tensor"]

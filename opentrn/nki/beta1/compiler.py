@@ -1,11 +1,10 @@
-"""`neuronxcc.nki.compiler`: addresses chosen by hand, and decorators for a compiler that is not here.
+"""`neuronxcc.nki.compiler`: addresses chosen by hand, and decorators without effect here.
 
 Source: NKI API reference v2.26.1 (nki.compiler.sbuf, nki.compiler.psum).
 """
 
 from collections.abc import Callable
 from contextlib import contextmanager
-from math import prod
 from typing import Any
 
 from opentrn.nki.beta1.blocks import Allocation
@@ -31,7 +30,9 @@ class sbuf:
         return Allocation(MemoryRegion.sbuf, func)
 
     @staticmethod
-    def mod_alloc(*, base_addr, base_partition=0, num_par_tiles=(), num_free_tiles=()) -> Allocation:
+    def mod_alloc(
+        *, base_addr, base_partition=0, num_par_tiles=(), num_free_tiles=()
+    ) -> Allocation:
         """Tiles lie one after another from `base_addr`, and again from the first after the last."""
 
         def place(index: tuple, partitions: int, size_bytes: int) -> tuple[int, int]:
@@ -57,8 +58,15 @@ class psum:
         return Allocation(MemoryRegion.psum, func)
 
     @staticmethod
-    def mod_alloc(*, base_bank, base_addr=0, base_partition=0, num_bank_tiles=(), num_par_tiles=(),
-                  num_free_tiles=()) -> Allocation:
+    def mod_alloc(
+        *,
+        base_bank,
+        base_addr=0,
+        base_partition=0,
+        num_bank_tiles=(),
+        num_par_tiles=(),
+        num_free_tiles=(),
+    ) -> Allocation:
         """Tiles lie one after another from `base_bank`, and again from the first after the last."""
 
         def place(index: tuple, partitions: int, size_bytes: int) -> tuple[int, int, int]:
@@ -113,7 +121,6 @@ __all__ = [
     "force_auto_alloc",
     "multi_buffer",
     "no_reorder",
-    "prod",
     "psum",
     "sbuf",
     "skip_middle_end_transformations",

@@ -15,6 +15,12 @@ from opentrn.nki.beta1.tile import Tensor, produce
 from opentrn.nki.language import math, memory
 
 declare(
+    "beta1.reduce",
+    "A reduction along an axis that instructions do not reduce.",
+    rule="reductions run along free axes; axis 0 is the partition",
+    fix="transpose first, or multiply with ones on the Tensor Engine",
+)
+declare(
     "beta1.operand",
     "An instruction was given something that is neither a tile nor a number.",
     rule="operands are tiles in SBUF or PSUM and, where the instruction allows it, numbers",
@@ -83,9 +89,7 @@ def masked(
     A mask that is no rectangle is computed everywhere and copied under a predicate.
     """
     shape = tuple(shape)
-    return produce(
-        shape, dtype, lambda t: under_mask(t, shape, dtype, mask, issue), space, **more
-    )
+    return produce(shape, dtype, lambda t: under_mask(t, shape, dtype, mask, issue), space, **more)
 
 
 def under_mask(target: Tensor, shape, dtype, mask: Any, issue: Callable) -> None:
@@ -107,8 +111,14 @@ def predicate(mask: Any, shape: tuple[int, ...]) -> Any:
     """A uint8 tile: 1 where the mask holds."""
     chosen = memory.full(shape, 1.0, float32)
     for offset, steps in masks.aligned_conditions(mask, shape):
-        nisa.affine_select(chosen, **affine(shape, steps), on_true_tile=chosen,
-                           on_false_value=0.0, cmp_op="greater_equal", offset=offset)
+        nisa.affine_select(
+            chosen,
+            **affine(shape, steps),
+            on_true_tile=chosen,
+            on_false_value=0.0,
+            cmp_op="greater_equal",
+            offset=offset,
+        )
     out = memory.ndarray(shape, uint8, memory.sbuf)
     nisa.tensor_copy(out, chosen)
     return out
@@ -184,13 +194,15 @@ def binary(op: Any, x: Any, y: Any, dtype: Any = None, mask: Any = None) -> Tens
             tile(v, "x" if v is x else "y")
     if not tiles:
         raise UsageError("arithmetic without a tile", code="beta1.operand")
+    name = operator_name(op)
     kind = as_dtype(dtype or promoted(x, y))
+    if dtype is None and name == "divide" and kind.kind != "float":
+        kind = float32
     if len(tiles) == 2:
         x, y = together(x, y)
         shape = broadcast([x.shape, y.shape])
     else:
         shape = tiles[0].shape
-    name = operator_name(op)
     return masked(shape, kind, mask, lambda dst, spans: apply(dst, name, x, y, spans, shape))
 
 
@@ -199,9 +211,7 @@ def apply(dst: Any, op: str, x: Any, y: Any, spans: Any = None, shape: tuple = (
     a, b = operand(x, spans, shape), operand(y, spans, shape)
     if not isinstance(x, Tensor):
         nisa.tensor_scalar(dst, b, op, a, reverse0=True)
-    elif not isinstance(y, Tensor):
-        nisa.tensor_scalar(dst, a, op, b)
-    elif _column(b) and not _column(a):
+    elif not isinstance(y, Tensor) or _column(b) and not _column(a):
         nisa.tensor_scalar(dst, a, op, b)
     elif _column(a) and not _column(b):
         nisa.tensor_scalar(dst, b, op, a, reverse0=True)
@@ -267,5 +277,15 @@ def composite(shape, dtype, mask: Any, compute: Callable[[Any], Any]) -> Tensor:
     return masked(shape, dtype, mask, issue)
 
 
-__all__ = ["apply", "binary", "composite", "copied", "masked", "operand",
-           "operator_name", "promoted", "tile", "unary"]
+__all__ = [
+    "apply",
+    "binary",
+    "composite",
+    "copied",
+    "masked",
+    "operand",
+    "operator_name",
+    "promoted",
+    "tile",
+    "unary",
+]

@@ -169,8 +169,8 @@ class Grid:
     def _refuse(self, what: str) -> None:
         raise UsageError(f"{what} is not affine", code="beta1.affine")
 
-    __rfloordiv__ = __rmod__ = __truediv__ = __rtruediv__ = __pow__ = (
-        lambda self, other: self._refuse(f"this use of a grid with {other!r}")
+    __rfloordiv__ = __rmod__ = __truediv__ = __rtruediv__ = __pow__ = lambda self, other: (
+        self._refuse(f"this use of a grid with {other!r}")
     )
 
     # ------------------------------------------------------------ comparison

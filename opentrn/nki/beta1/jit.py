@@ -108,7 +108,8 @@ trace = _decorator("trace", "A kernel, undecorated by a framework.")
 
 def simulate_kernel(kernel: Callable, *args: Any, **kwargs: Any) -> Any:
     """Run a kernel on arrays: outputs come back, written arguments are written."""
-    return jit(kernel)(*args, **kwargs) if not isinstance(kernel, Kernel) else kernel(*args, **kwargs)
+    made = kernel if isinstance(kernel, Kernel) else jit(kernel)
+    return made(*args, **kwargs)
 
 
 __all__ = ["Kernel", "baremetal", "benchmark", "jit", "profile", "simulate_kernel", "trace"]

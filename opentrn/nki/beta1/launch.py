@@ -7,16 +7,25 @@ from typing import Any
 
 import numpy as np
 
-from opentrn.base import OrderError, numerics
+from opentrn.base import OrderError, declare, numerics
 from opentrn.isa import Buffer, Builder, view_of
 from opentrn.nki import arrays
+from opentrn.nki.beta1 import language
 from opentrn.nki.beta1.blocks import Blocks
 from opentrn.nki.beta1.pending import OlderSession
 from opentrn.nki.beta1.tile import Tensor
+from opentrn.nki.language import memory
 from opentrn.nki.launch import kind_of, results
 from opentrn.nki.session import Run, current_chip, entered, new_machine, report
 from opentrn.nki.tensor import NkiTensor
-from opentrn.sim import one_blas_thread
+from opentrn.sim import Finding, one_blas_thread
+
+declare(
+    "beta1.returned_tile",
+    "A kernel returned a tile instead of a tensor in HBM.",
+    rule="a device returns tensors in HBM only; simulation returns tiles too",
+    fix="nl.store it into nl.ndarray(..., buffer=nl.shared_hbm) and return that",
+)
 
 
 class Instances(OlderSession):
@@ -60,7 +69,7 @@ def run(func: Callable, grid: tuple[int, ...], args: tuple, kwargs: dict) -> Run
             session.loops, session.sums = [], {}
             returned = func(*given.args, **given.kwargs)
             session.flush()
-        outputs = results(session, _plain(returned), like)
+        outputs = results(session, _plain(session, returned), like)
         program = session.builder.program()
         _write_back(session, program, [a for v in bound.arguments.values() for a in _arrays(v)])
     done = Run(name, outputs, (program,), chip, tuple(machine.findings), (tuple(machine.trips),))
@@ -90,15 +99,31 @@ def _own(value: Any) -> Any:
     return value
 
 
-def _plain(value: Any) -> Any:
-    """Returned tensors as tensors of `nki`."""
+def _plain(session: OlderSession, value: Any) -> Any:
+    """Returned tensors as tensors of `nki`; tiles through HBM, with a finding."""
     if isinstance(value, Tensor):
-        return value.read()
+        return value.read() if value.space == "hbm" else _unloaded(session, value)
     if isinstance(value, Blocks):
         value.settle()
     if isinstance(value, list | tuple):
-        return type(value)(_plain(v) for v in value)
+        return type(value)(_plain(session, v) for v in value)
     return value
+
+
+def _unloaded(session: OlderSession, tile: Tensor) -> NkiTensor:
+    """A returned tile, stored to HBM as the simulator of this age does."""
+    out = memory.ndarray(tile.shape, tile.element, memory.shared_hbm)
+    language.store(Tensor.of(out), tile)
+    session.machine.findings.append(
+        Finding(
+            "beta1.returned_tile",
+            f"the kernel returned a tile in {tile.space}",
+            None,
+            "a device returns tensors in HBM only; simulation returns tiles too",
+            "nl.store it into nl.ndarray(..., buffer=nl.shared_hbm) and return that",
+        )
+    )
+    return out
 
 
 def _arrays(value: Any) -> list:

@@ -14,40 +14,69 @@ class LoopIndex(int):
 
 
 class Loop:
-    """One running loop and its present index."""
+    """One running loop and its present index.
 
-    __slots__ = ("index",)
+    The chip's compiler builds the body of an affine or sequential loop once, so what such a body
+    decides with Python variables is decided in its first iteration: `decided` keeps that, `lines`
+    and `started` count what the present iteration has done, to know the same place again.
+    """
 
-    def __init__(self) -> None:
-        self.index = 0
+    __slots__ = ("decided", "index", "lines", "once", "place", "started")
+
+    def __init__(self, place: int, once: bool) -> None:
+        self.index, self.place, self.once = 0, place, once
+        self.started, self.lines = 0, {}
+        self.decided: dict[tuple, Any] = {}
+
+    def begin(self, index: int) -> None:
+        """Begin an iteration."""
+        self.index, self.started = index, 0
+        self.lines.clear()
 
 
-def _loop(bounds: tuple) -> Iterator[LoopIndex]:
-    loops, loop = current().loops, Loop()
+def _loop(bounds: range, once: bool) -> Iterator[LoopIndex]:
+    loops = current().loops
+    place = 0
+    if loops:
+        place = loops[-1].started
+        loops[-1].started += 1
+    loop = Loop(place, once)
     loops.append(loop)
     try:
         for number in bounds:
             index = LoopIndex(number)
-            index.loop, loop.index = loop, number
+            index.loop = loop
+            loop.begin(number)
             yield index
     finally:
         if loop in loops:
             del loops[loops.index(loop) :]
 
 
+def first_decision(where: Any, decision: Any) -> Any:
+    """`decision`, or what this place of the source decided in the first iteration of its loops."""
+    loops = current().loops
+    if not loops or not all(loop.once for loop in loops):
+        return decision
+    lines = loops[-1].lines
+    count = lines[where] = lines.get(where, 0) + 1
+    key = (where, count, *(loop.place for loop in loops[1:]))
+    return loops[0].decided.setdefault(key, decision)
+
+
 def affine_range(*bounds: Any) -> Iterator[LoopIndex]:
     """A loop without dependencies between iterations, unrolled when the kernel is built."""
-    return _loop(_numbers(bounds))
+    return _loop(_numbers(bounds), once=True)
 
 
 def sequential_range(*bounds: Any) -> Iterator[LoopIndex]:
     """A loop whose iterations depend on each other, unrolled when the kernel is built."""
-    return _loop(_numbers(bounds))
+    return _loop(_numbers(bounds), once=True)
 
 
 def static_range(*bounds: Any) -> Iterator[LoopIndex]:
     """A loop unrolled when the kernel is built."""
-    return _loop(_numbers(bounds))
+    return _loop(_numbers(bounds), once=False)
 
 
 def _numbers(bounds: tuple) -> range:
@@ -64,8 +93,15 @@ def place(reduced: Any) -> tuple:
     """
     given = reduced if isinstance(reduced, list | tuple) else [reduced]
     inner = [i.loop for i in given if isinstance(i, LoopIndex)]
-    others = tuple((id(l), l.index) for l in current().loops if l not in inner)
+    others = tuple((id(one), one.index) for one in current().loops if one not in inner)
     return tuple(id(loop) for loop in inner), others
 
 
-__all__ = ["LoopIndex", "affine_range", "place", "sequential_range", "static_range"]
+__all__ = [
+    "LoopIndex",
+    "affine_range",
+    "first_decision",
+    "place",
+    "sequential_range",
+    "static_range",
+]

@@ -187,11 +187,11 @@ def rectangle(mask: Any, shape: tuple[int, ...]) -> Ranges | None:
 
 def _several(conditions: list, ranges: list) -> bool:
     """Whether some condition on several dimensions still cuts the ranges."""
-    return any(
-        offset + sum(min(s * low, s * (high - 1)) for s, (low, high) in zip(steps, ranges, strict=True))
-        < 0
-        for offset, steps in conditions
-    )
+    for offset, steps in conditions:
+        ends = ((s * low, s * (high - 1)) for s, (low, high) in zip(steps, ranges, strict=True))
+        if offset + sum(min(pair) for pair in ends) < 0:
+            return True
+    return False
 
 
 def rectangles(mask: Any, shape: tuple[int, ...]) -> list[Ranges]:
@@ -230,8 +230,11 @@ def _cut(conditions: list, ranges: list, dim: int) -> list[list]:
 
 def _same(one: list[list], two: list[list], dim: int) -> bool:
     """Whether two lists of pieces differ only along `dim`."""
-    strip = [[[r for d, r in enumerate(piece) if d != dim] for piece in side] for side in (one, two)]
-    return strip[0] == strip[1]
+
+    def others(side: list[list]) -> list:
+        return [[r for d, r in enumerate(piece) if d != dim] for piece in side]
+
+    return others(one) == others(two)
 
 
 __all__ = ["Condition", "Mask", "Ranges", "rectangle", "rectangles"]

@@ -209,9 +209,7 @@ class Tensor(Arithmetic):
 
     def _check(self, spans: Ranges) -> None:
         for dim, start, moves, count in self._limits:
-            ends = [
-                (s * low, s * (high - 1)) for s, (low, high) in zip(moves, spans, strict=True)
-            ]
+            ends = [(s * low, s * (high - 1)) for s, (low, high) in zip(moves, spans, strict=True)]
             low = start + sum(min(pair) for pair in ends)
             high = start + sum(max(pair) for pair in ends)
             if low < 0 or high >= count:
@@ -258,9 +256,11 @@ class Tensor(Arithmetic):
         fresh = assign.unnamed(sys.getrefcount(value))
         assign.into(lambda: self[key], value, fresh)
 
-    def reshape(self, *shape: Any) -> "Tensor":
+    def reshape(self, *sizes: Any, shape: Any = None) -> "Tensor":
         """The same elements with other sizes; one size may be -1."""
-        sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], list | tuple) else shape
+        sizes = sizes if shape is None else shape
+        if len(sizes) == 1 and isinstance(sizes[0], list | tuple):
+            sizes = sizes[0]
         sizes = [int(n) for n in sizes]
         if -1 in sizes:
             known = prod(n for n in sizes if n != -1)
