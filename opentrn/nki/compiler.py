@@ -6,6 +6,9 @@ from typing import Any
 from opentrn.base import NotBuiltError, declare
 from opentrn.nki.language import no_reorder
 
+# A package by name, so that imports of what lies below it are refused with advice.
+__path__: list[str] = []
+
 declare(
     "nki.compiler_internal",
     "A script asked for an internal part of the NKI compiler.",
