@@ -5,6 +5,7 @@ from opentrn.sim.functional import Machine
 from opentrn.sim.legality import examine
 from opentrn.sim.lockstep import Lockstep
 from opentrn.sim.place import Placement, place
+from opentrn.sim.races import races
 from opentrn.sim.replay import Replay
 from opentrn.sim.strict import Finding, Strict
 from opentrn.sim.threads import one_blas_thread
@@ -24,6 +25,7 @@ __all__ = [
     "exchanged",
     "one_blas_thread",
     "place",
+    "races",
     "timeline",
     "timeline_together",
 ]
