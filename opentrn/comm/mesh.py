@@ -32,6 +32,15 @@ def all_reduce(ranks: int) -> Schedule:
     return Schedule("all_reduce.mesh", ranks, ranks, (*first, *second), keeps)
 
 
+def all_reduce_once(ranks: int) -> Schedule:
+    """One step: every rank sends all it has to all others; N times the traffic, half the steps.
+
+    There is one chunk: the whole buffer.
+    """
+    sends = tuple(Send(0, a, b, 0, 0, True) for a, b in _pairs(ranks))
+    return Schedule("all_reduce.mesh1", ranks, 1, sends, ((0,),) * ranks)
+
+
 def all_to_all(ranks: int) -> Schedule:
     """One step: chunk t of rank s becomes chunk s of rank t.
 

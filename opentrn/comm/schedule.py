@@ -56,6 +56,14 @@ class Schedule:
         return max((self.sent(rank) for rank in range(self.ranks)), default=0)
 
 
+def by_step(schedule: Schedule) -> list[list[Send]]:
+    """The sends of each step, in the order of the schedule."""
+    found: list[list[Send]] = [[] for _ in range(schedule.steps)]
+    for send in schedule.sends:
+        found[send.step].append(send)
+    return found
+
+
 Reduce = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
@@ -70,11 +78,9 @@ def run(
     if len(held) != schedule.ranks or any(len(own) != schedule.chunks for own in held):
         raise Bug(f"{schedule.name}: {schedule.ranks} ranks of {schedule.chunks} chunks expected")
     now = [list(own) for own in held]
-    for step in range(schedule.steps):
+    for sends in by_step(schedule):
         before = [list(own) for own in now]
-        for send in schedule.sends:
-            if send.step != step:
-                continue
+        for send in sends:
             arriving = before[send.source][send.chunk]
             if send.reduce:
                 if reduce is None:
