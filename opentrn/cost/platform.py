@@ -232,7 +232,7 @@ def _other(name: str) -> Platform:
         source = found.sources[fact.source]
         share = fact.value / found.peak_bf16
         own["matmul"] = Named(share, source, fact.grade, f"measured {fact.text}")
-    if found.maker == "NVIDIA" and found.name not in ("selene", "p4d.24xlarge", "p4de.24xlarge"):
+    if family == "gpu" and not found.title.startswith("A100"):
         fitted = ("memory", "link", "passes")
         own |= {n: Named(own[n].value, own[n].source, "assumed", "fitted on A100") for n in fitted}
     peaks = {

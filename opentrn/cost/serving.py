@@ -16,8 +16,7 @@ from opentrn.cost.collectives import all_to_all_seconds, ring_seconds, send_seco
 from opentrn.cost.demand import device_parameters, kv_per_device, sizes
 from opentrn.cost.platform import Platform
 from opentrn.cost.split import Serving
-from opentrn.workloads import Model
-from opentrn.workloads.work import attention_flops
+from opentrn.workloads import Model, attention_flops
 
 Array = Any
 

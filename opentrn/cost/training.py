@@ -23,8 +23,7 @@ from opentrn.cost.collectives import all_to_all_seconds, ring_seconds, send_seco
 from opentrn.cost.demand import device_parameters, sizes
 from opentrn.cost.platform import Platform
 from opentrn.cost.split import Training
-from opentrn.workloads import Model, activation_bytes, optimizer
-from opentrn.workloads.work import attention_flops
+from opentrn.workloads import Model, activation_bytes, attention_flops, optimizer
 
 Array = Any
 
@@ -92,7 +91,12 @@ def _context(m: Model, platform: Platform, job: Training, s: Any, core: Array) -
 
 
 def _data(m: Model, platform: Platform, job: Training, s: Any, hides: Array, batches: Array):
-    """Exposed seconds of gradients and gathered weights over the data-parallel ranks."""
+    """Exposed seconds of gradients and gathered weights over the data-parallel ranks.
+
+    ZeRO-2 reduces gradients after every micro-batch, since it keeps a part of them only; ZeRO-3
+    also gathers the weights twice for each.
+    """
+    level = np.asarray(s.zero)
     dense, expert = device_parameters(m, s)
     kind = optimizer(job.optimizer)
     size, stride = s.dp * s.cp * 1.0, s.tp * 1.0
@@ -101,13 +105,12 @@ def _data(m: Model, platform: Platform, job: Training, s: Any, hides: Array, bat
         grads = ring_seconds(platform, kind.gradient * held, ranks, apart, 1.0)
         whole = ring_seconds(platform, kind.weight * held, ranks, apart, 1.0)
         plain = 2.0 * grads
-        zero = np.where(np.asarray(s.zero) == 0, plain, grads + whole)
+        zero = np.where(level == 0, plain, grads + whole)
+        zero = np.where(level == 2, batches * grads + whole, zero)
         sharded = batches * (2.0 * whole + grads)
-        total = total + np.where(np.asarray(s.zero) == 3, sharded, zero)
-    hidden = platform.eff("overlap") * np.minimum(
-        total, np.where(np.asarray(s.zero) == 3, batches, 1.0) * hides
-    )
-    return total - hidden
+        total = total + np.where(level == 3, sharded, zero)
+    behind = np.where(level >= 2, batches, 1.0) * hides
+    return total - platform.eff("overlap") * np.minimum(total, behind)
 
 
 def training_parts(m: Model, platform: Platform, job: Training, s: Any) -> dict[str, Array]:

@@ -9,6 +9,7 @@ from opentrn.workloads.weights import Weight, parameters, weights
 from opentrn.workloads.work import (
     ActivationBytes,
     activation_bytes,
+    attention_flops,
     decode_flops,
     kv_bytes,
     model_flops,
@@ -18,6 +19,6 @@ from opentrn.workloads.work import (
 
 __all__ = [
     "OPTIMIZERS", "ActivationBytes", "Model", "Optimizer", "Pipeline", "Weight",
-    "activation_bytes", "decode_flops", "from_config", "kv_bytes", "model", "model_flops",
-    "models", "optimizer", "parameters", "state_bytes", "train_flops", "weights",
+    "activation_bytes", "attention_flops", "decode_flops", "from_config", "kv_bytes", "model",
+    "model_flops", "models", "optimizer", "parameters", "state_bytes", "train_flops", "weights",
 ]  # fmt: skip

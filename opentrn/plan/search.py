@@ -1,0 +1,331 @@
+"""Search the whole space of splits for the fastest that fits, and say why the others lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from opentrn.base.errors import CapacityError, LimitError, UsageError, declare
+from opentrn.base.units import bytes_text, seconds_text
+from opentrn.cost import (
+    Platform,
+    Split,
+    Training,
+    memory,
+    platform,
+    step_time,
+    training_parts,
+)
+from opentrn.plan.answer import Plan, Plans
+from opentrn.plan.legal import Degrees, degrees
+from opentrn.plan.price import age_note, find_price
+from opentrn.plan.space import Columns, Wanted, blocks
+from opentrn.plan.why import reasons
+from opentrn.workloads import Model, model
+
+declare(
+    "plan.request",
+    "A request must be possible.",
+    rule="count, tokens, batch and sequence are above zero; degrees asked for are legal",
+    fix="correct the number named above",
+)
+declare(
+    "plan.memory",
+    "No split of this model fits these machines.",
+    fix="take more or larger machines, a smaller batch or sequence, or adamw-bf16",
+)
+declare(
+    "plan.limit",
+    "No plan meets the deadline or the budget.",
+    fix="take more machines, or a longer deadline",
+)
+
+ALL = 6_000_000
+"""Splits up to which every one is looked at; beyond, blocks are bounded before they are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What a plan must keep to: seconds for the whole run, dollars for the whole run."""
+
+    deadline_s: float | None = None
+    budget_usd: float | None = None
+
+
+@dataclass(frozen=True)
+class Found:
+    """The fitting splits of one platform with their seconds, and the counts of the rest."""
+
+    where: Platform
+    columns: Columns
+    seconds: np.ndarray
+    legal: int
+    fitting: int
+    least: tuple[float, Split] | None
+    gap_seconds: float
+
+
+def default_batch(m: Model, sequence: int) -> int:
+    """Sequences in a step when none are asked for: 4 Mi tokens, 16 Mi from 100 B parameters."""
+    from opentrn.workloads import parameters
+
+    tokens = (16 if parameters(m) >= 100e9 else 4) * 2**20
+    return max(tokens // sequence, 1)
+
+
+def evaluate(m: Model, where: Platform, job: Training, parts: Columns) -> tuple[Any, Any]:
+    """(bytes on the fullest device, seconds of a step) of every row."""
+    held = sum(memory(m, where, job, parts).values())
+    return held, sum(training_parts(m, where, job, parts).values())
+
+
+def search(m: Model, where: Platform, job: Training, legal: Degrees, devices: int,
+           wanted: Wanted) -> Found:  # fmt: skip
+    """Look at every split (or bound it): memory first, then the time of those that fit."""
+    kept, times, least = [], [], None
+    count, skipped = 0, np.inf
+    group: list[Columns] = []
+    best = np.inf
+
+    def finish(group: list[Columns]) -> None:
+        nonlocal least, best
+        rows = Columns.joined(group)
+        held = sum(memory(m, where, job, rows).values())
+        low = int(np.argmin(held))
+        if least is None or held[low] < least[0]:
+            least = (float(held[low]), rows.split(low))
+        good = np.flatnonzero(held <= where.memory)
+        if len(good):
+            rows = rows.take(good)
+            seconds = sum(training_parts(m, where, job, rows).values())
+            best = min(best, float(seconds.min()))
+            kept.append(rows)
+            times.append(seconds)
+
+    size = 0
+    for block in blocks(m, job, legal, devices, wanted):
+        count += len(block)
+        if count > ALL:
+            bound = _bound(m, where, job, block)
+            if bound > best:
+                skipped = min(skipped, bound)
+                continue
+        group.append(block)
+        size += len(block)
+        if size > 100_000:
+            finish(group)
+            group, size = [], 0
+    if group:
+        finish(group)
+    empty = Columns(np.empty((10, 0)))
+    columns = Columns.joined(kept) if kept else empty
+    seconds = np.concatenate(times) if times else np.empty(0)
+    return Found(where, columns, seconds, count, len(columns), least, skipped)
+
+
+def _bound(m: Model, where: Platform, job: Training, block: Columns) -> float:
+    """Seconds no row of a block can beat: compute and bubble of its lightest rows."""
+    parts = training_parts(m, where, job, block)
+    return float((parts["compute"] + parts["bubble"]).min())
+
+
+def _checked(count: int, tokens: float | None, job: Training) -> None:
+    for name, value in (("count", count), ("tokens", tokens), ("batch", job.batch)):
+        if value is not None and value <= 0:
+            raise UsageError(f"{name} is {value:g}", code="plan.request",
+                             fix=f"{name} is above zero")  # fmt: skip
+
+
+def _platforms(target: str, lnc: int | None) -> list[Platform]:
+    """Every logical core size of a machine, or the one asked for."""
+    first = platform(target, lnc)
+    if lnc is not None or first.lnc == 1:
+        return [first]
+    return [first, platform(target, 1)]
+
+
+def domain(where: Platform) -> int:
+    """Devices joined by fast links: the largest tier below the network."""
+    inner = [tier.size for tier in where.tiers if tier.name != "network"]
+    return max(inner, default=1)
+
+
+def _no_fit(m: Model, target: str, count: int, found: list[Found], again) -> CapacityError:
+    least = min((f.least for f in found if f.least), key=lambda pair: pair[0], default=None)
+    if least is None:
+        return LimitError(
+            f"no split of {m.name} over {count} x {target} is legal with this batch and these "
+            "degrees", code="plan.request",
+            fix="free a degree, or take a batch that divides by the data-parallel replicas",
+        )  # fmt: skip
+    room = max(f.where.memory for f in found)
+    more = again(count)
+    near = f"{more} x {target} would fit" if more else "no number of them up to 64 times more fits"
+    return CapacityError(
+        f"{m.name} does not fit {count} x {target}: at least {bytes_text(least[0])} a core "
+        f"({least[1]}), there are {bytes_text(room)}",
+        code="plan.memory",
+        fix=near,
+    )
+
+
+def _growing(m, target, job, wanted, lnc):
+    """A function that finds a multiple of the machines on which something fits."""
+
+    def again(count: int) -> int:
+        for factor in (2, 4, 8, 16, 32, 64):
+            where = platform(target, lnc)
+            devices = count * factor * where.devices
+            legal = degrees(m, devices, domain(where), job.sequence)
+            if search(m, where, job, legal, devices, wanted).fitting:
+                return count * factor
+        return 0
+
+    return again
+
+
+def _distinct(found: list[Found], keep: int) -> list[tuple[Found, int]]:
+    """The fastest row of each platform and set of degrees, fastest first."""
+    rows = []
+    for one in found:
+        order = np.argsort(one.seconds, kind="stable")[: 400 * keep]
+        rows += [(one.seconds[row], number, one, int(row)) for number, row in enumerate(order)]
+    rows.sort(key=lambda row: (row[0], row[1]))
+    seen, out = set(), []
+    for _, _, one, row in rows:
+        key = (one.where.lnc, *one.columns.table[:5, row])
+        if key not in seen:
+            seen.add(key)
+            out.append((one, row))
+    return out[:keep]
+
+
+def plan(
+    what: str | Model,
+    target: str,
+    count: int = 1,
+    *,
+    tokens: float | None = None,
+    batch: int | None = None,
+    sequence: int | None = None,
+    optimizer: str = "adamw",
+    dtype: str = "bfloat16",
+    attention: str = "flash",
+    lnc: int | None = None,
+    wanted: Wanted | dict | None = None,
+    limits: Limits | None = None,
+    basis: str | None = None,
+    region: str | None = None,
+    keep: int = 5,
+) -> Plans:
+    """The fastest ways to train a model on `count` machines, with reasons why others lost.
+
+    `tokens` is the length of the run, `batch` the sequences of one step, `sequence` their tokens;
+    `wanted` fixes degrees (`{"tp": 8}`); `limits` are a deadline and a budget. Step times are
+    seconds, memory bytes of one device, cost dollars. Raises CapacityError `plan.memory` with the
+    nearest size that fits, LimitError `plan.limit`, UsageError `plan.request`, and the errors of
+    `model`, `platform` and prices.
+    """
+    m = model(what)
+    assumed = []
+    if sequence is None:
+        sequence = min(m.context, 8192)
+        assumed.append(f"sequences of {sequence:,} tokens")
+    if batch is None:
+        batch = default_batch(m, sequence)
+        assumed.append(f"{batch:,} sequences ({batch * sequence / 2**20:g} Mi tokens) in a step")
+    job = Training(batch=batch, sequence=sequence, optimizer=optimizer, dtype=dtype,
+                   attention=attention)  # fmt: skip
+    _checked(count, tokens, job)
+    asked = _wanted(wanted)
+    found = []
+    for where in _platforms(target, lnc):
+        devices = count * where.devices
+        legal = degrees(m, devices, domain(where), sequence)
+        found.append(search(m, where, job, legal, devices, asked))
+    if not any(f.fitting for f in found):
+        raise _no_fit(m, target, count, found, _growing(m, target, job, asked, lnc))
+    steps = tokens / (batch * sequence) if tokens else None
+    price = find_price(found[0].where.name, basis, region)
+    chosen = [
+        _plan(m, one.where, one.columns.split(row), job, count, steps, price)
+        for one, row in _distinct(found, keep)
+    ]
+    chosen = _limited(chosen, limits or Limits(), tokens)
+    best = chosen[0]
+    if price is not None and (note := age_note(price)):
+        assumed.append(note)
+    bound = min(f.gap_seconds for f in found)
+    return Plans(
+        plans=tuple(chosen),
+        rejected=tuple(reasons(m, job, found, best, legal)),
+        searched={"legal": sum(f.legal for f in found), "fitting": sum(f.fitting for f in found)},
+        gap=max(best.step_time_s / bound - 1.0, 0.0) if np.isfinite(bound) else 0.0,
+        assumptions=(*assumed, f"{attention} attention", f"optimizer {optimizer}",
+                     *best_notes(best)),
+        legal={"tp": legal.legal_tp, "pp": legal.pp, "cp": legal.cp, "ep": legal.ep},
+    )  # fmt: skip
+
+
+def best_notes(best: Plan) -> tuple[str, ...]:
+    """What the times of a plan assume about the machine."""
+    if "assumed" in best.step.seconds.shares:
+        share = best.step.seconds.shares["assumed"]
+        return (f"{share:.0%} of the step time rests on assumed efficiencies",)
+    return ()
+
+
+def _wanted(wanted: Wanted | dict | None) -> Wanted:
+    if wanted is None or isinstance(wanted, Wanted):
+        return wanted or Wanted()
+    rows = {}
+    for name, value in wanted.items():
+        if name not in Wanted.__dataclass_fields__:
+            known = ", ".join(Wanted.__dataclass_fields__)
+            raise UsageError(f"no degree is called {name!r}", code="plan.request",
+                             fix=f"one of {known}")  # fmt: skip
+        values = tuple(value) if isinstance(value, list | tuple) else (value,)
+        if any(isinstance(v, int) and not isinstance(v, bool) and v < 0 for v in values):
+            raise UsageError(f"{name} is {value}", code="plan.request")
+        rows[name] = values
+    return Wanted(**rows)
+
+
+def _plan(m, where, split, job, count, steps, price) -> Plan:
+    step = step_time(m, where, split, job)
+    seconds = float(step.seconds) * (steps or 1.0)
+    cost = price.hourly * count * seconds / 3600.0 if price else None
+    return Plan(
+        split=split, step=step, machine=where.name, lnc=where.lnc, count=count,
+        hours=seconds / 3600.0, cost_usd=cost, cost_for="for the run" if steps else "a step",
+        price=str(price) if price else "",
+    )  # fmt: skip
+
+
+def _limited(plans: list[Plan], limits: Limits, tokens: float | None) -> list[Plan]:
+    """Those plans that keep the limits; LimitError `plan.limit` with the best there is."""
+    if (limits.deadline_s or limits.budget_usd) and not tokens:
+        raise UsageError("a deadline or a budget needs the tokens of the run", code="plan.request",
+                         fix="give --tokens")  # fmt: skip
+    good = plans
+    if limits.deadline_s:
+        good = [p for p in good if p.hours * 3600 <= limits.deadline_s]
+        if not good:
+            best = plans[0]
+            need = best.count * best.hours * 3600 / limits.deadline_s
+            raise LimitError(
+                f"the fastest plan takes {seconds_text(best.hours * 3600)}, the deadline is "
+                f"{seconds_text(limits.deadline_s)}", code="plan.limit",
+                fix=f"about {int(need) + 1} x {best.machine} would do",
+            )  # fmt: skip
+    if limits.budget_usd:
+        cheap = [p for p in good if p.cost_usd is not None and p.cost_usd <= limits.budget_usd]
+        if not cheap:
+            least = min((p.cost_usd for p in good if p.cost_usd is not None), default=None)
+            told = f"the cheapest plan costs {least:,.0f} $" if least else "no price is known"
+            raise LimitError(f"{told}, the budget is {limits.budget_usd:,.0f} $",
+                             code="plan.limit")  # fmt: skip
+        good = cheap
+    return good

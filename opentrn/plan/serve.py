@@ -1,0 +1,138 @@
+"""Search for the cheapest way to serve a model: replicas, their split and their batch."""
+
+from __future__ import annotations
+
+from opentrn.base.errors import CapacityError, LimitError, UsageError
+from opentrn.base.units import bytes_text
+from opentrn.cost import Platform, Serving, Split, step_time
+from opentrn.plan.answer import Plan, Plans, Rejected
+from opentrn.plan.legal import degrees
+from opentrn.plan.price import age_note, find_price
+from opentrn.plan.search import _platforms, _wanted, domain
+from opentrn.workloads import Model, model
+
+BATCHES = tuple(2**n for n in range(11))
+
+
+def _candidates(m: Model, where: Platform, devices: int, wanted):
+    legal = degrees(m, devices, domain(where))
+    for tp in wanted.of("tp", legal.legal_tp):
+        for pp in wanted.of("pp", [p for p in legal.pp if p <= 16]):
+            for ep in wanted.of("ep", [e for e in legal.ep if e <= 64]):
+                if devices % (tp * pp * ep) == 0 and (ep == 1 or pp == 1):
+                    yield tp, pp, ep
+
+
+def _evaluate(m, where, job: Serving, split: Split, count: int, price) -> Plan:
+    decode = step_time(m, where, split, job, "decode")
+    prefill = step_time(m, where, split, job, "prefill")
+    token = float(decode.seconds)
+    busy = job.answer * token + float(prefill.seconds)
+    rate = job.batch * job.answer / busy
+    cost = price.hourly * count / 3600.0 / rate * 1e6 if price else None
+    extra = {"tpot_s": token, "ttft_s": float(prefill.seconds), "tokens_per_s": rate,
+             "batch": job.batch}  # fmt: skip
+    return Plan(
+        split=split, step=decode, machine=where.name, lnc=where.lnc, count=count,
+        hours=1e6 / rate / 3600.0, cost_usd=cost, cost_for="per million answered tokens",
+        price=str(price) if price else "", extra=extra,
+    )  # fmt: skip
+
+
+def plan_serving(
+    what: str | Model,
+    target: str,
+    count: int = 1,
+    *,
+    prompt: int = 1024,
+    answer: int = 1024,
+    tpot_s: float | None = 0.05,
+    ttft_s: float | None = None,
+    weight_bytes: float = 2.0,
+    lnc: int | None = None,
+    wanted=None,
+    basis: str | None = None,
+    region: str | None = None,
+    keep: int = 5,
+) -> Plans:
+    """The ways to serve a model with most answered tokens a second on `count` machines.
+
+    All devices are filled with replicas of one split; the batch of a replica is the largest power
+    of two whose cache fits and that keeps `tpot_s` (seconds for each token) and `ttft_s`. A batch
+    is read, then answered: what continuous batching gains is not in these numbers. Raises
+    CapacityError `plan.memory`, LimitError `plan.limit`, UsageError `plan.request`.
+    """
+    m = model(what)
+    if count < 1 or not m.decoder:
+        told = f"count is {count}" if count < 1 else f"{m.name} makes no text"
+        raise UsageError(told, code="plan.request")
+    asked = _wanted(wanted)
+    plans, rejected, looked, least = [], [], 0, None
+    for where in _platforms(target, lnc):
+        price = find_price(where.name, basis, region)
+        devices = count * where.devices
+        for tp, pp, ep in _candidates(m, where, devices, asked):
+            split = Split(tp=tp, pp=pp, dp=devices // (tp * pp), ep=ep, zero=0)
+            tried, note = _largest(m, where, split, count, price, prompt, answer, tpot_s, ttft_s,
+                                   weight_bytes)  # fmt: skip
+            looked += len(BATCHES)
+            label = f"tp {tp} pp {pp} ep {ep} LNC {where.lnc}"
+            if tried is None:
+                rejected.append(Rejected(label, note[0], note[1], split))
+                least = min(least or note[2], note[2])
+            else:
+                plans.append(tried)
+    if not plans:
+        raise _nothing(m, target, count, rejected, least)
+    plans.sort(key=lambda one: -one.extra["tokens_per_s"])
+    best = plans[0]
+    for other in plans[keep:]:
+        more = best.extra["tokens_per_s"] / other.extra["tokens_per_s"] - 1.0
+        rejected.append(Rejected(str(other.split), "slower", f"{more:.0%} fewer tokens a second",
+                                 other.split, more))  # fmt: skip
+    notes = [f"prompts of {prompt:,} and answers of {answer:,} tokens"]
+    notes += [f"at most {tpot_s:g} s for each token"] if tpot_s else []
+    found = find_price(best.machine, basis, region)
+    notes += [note] if found and (note := age_note(found)) else []
+    legal = degrees(m, count * where.devices, domain(where))
+    return Plans(
+        plans=tuple(plans[:keep]), rejected=tuple(rejected),
+        searched={"legal": looked, "fitting": len(plans)}, gap=0.0, assumptions=tuple(notes),
+        legal={"tp": legal.legal_tp, "pp": legal.pp, "ep": legal.ep},
+    )  # fmt: skip
+
+
+def _largest(m, where, split, count, price, prompt, answer, tpot_s, ttft_s, weight_bytes):
+    """(the plan with the largest batch that fits and is in time, or None, and why not)."""
+    found, note = None, ("memory", "", float("inf"))
+    for each in BATCHES:
+        job = Serving(batch=each * split.dp, prompt=prompt, answer=answer,
+                      weight_bytes=weight_bytes)  # fmt: skip
+        one = _evaluate(m, where, job, split, count, price)
+        used = sum(one.step.memory.values())
+        if not one.step.fits:
+            note = ("memory", f"{bytes_text(used)} a core, there are "
+                              f"{bytes_text(one.step.capacity)}", used)  # fmt: skip
+            break
+        late = [f"{what} of {one.extra[key]:.3g} s" for what, key, limit in (
+            ("a token", "tpot_s", tpot_s), ("a first token", "ttft_s", ttft_s))
+            if limit is not None and one.extra[key] > limit]  # fmt: skip
+        if late:
+            note = ("deadline", f"{' and '.join(late)} with {each} at once", used)
+            break
+        found = one
+    return found, note
+
+
+def _nothing(m, target, count, rejected, least):
+    late = [one for one in rejected if one.kind == "deadline"]
+    if late:
+        return LimitError(
+            f"no split of {m.name} on {count} x {target} is fast enough: {late[0]}",
+            code="plan.limit", fix="allow more seconds for each token",
+        )  # fmt: skip
+    need = bytes_text(least) if least else "more"
+    return CapacityError(
+        f"{m.name} does not fit {count} x {target}: at least {need} a core",
+        code="plan.memory", fix="take more machines, or weights of one byte",
+    )  # fmt: skip

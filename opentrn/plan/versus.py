@@ -1,0 +1,69 @@
+"""One job on several machines: time, cost, how many are needed, each with grade and assumptions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from opentrn.base.errors import TrnError
+from opentrn.cost import platform
+from opentrn.plan.answer import Plan, Plans
+from opentrn.plan.search import plan
+from opentrn.plan.serve import plan_serving
+from opentrn.workloads import Model
+
+
+@dataclass(frozen=True)
+class Versus:
+    """One machine's row: its best plan, or why there is none."""
+
+    machine: str
+    chips: int
+    plan: Plan | None
+    refused: str
+    assumptions: tuple[str, ...]
+
+    def json(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "machine": self.machine, "chips": self.chips, "fits": self.plan is not None,
+            "refused": self.refused, "plan": self.plan.json() if self.plan else None,
+            "assumptions": list(self.assumptions),
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        if self.plan is None:
+            return f"{self.machine}: {self.refused}"
+        p = self.plan
+        cost = f"{p.cost_usd:,.2f} $ {p.cost_for}" if p.cost_usd is not None else "no price known"
+        grade = ", ".join(f"{s:.0%} {g}" for g, s in p.step.seconds.grade_shares)
+        return (f"{self.machine}: {self.chips} chips, {p.hours:,.2f} h, {cost}, MFU {p.mfu:.1%} "
+                f"({grade})")  # fmt: skip
+
+
+def _count(machine: str, chips: int) -> int:
+    where = platform(machine)
+    return max(-(-chips // where.chips), 1)
+
+
+def compare(what: str | Model, machines: list[str], *, chips: int = 64, serve: bool = False,
+            **options: Any) -> list[Versus]:  # fmt: skip
+    """The best plan of a job on each machine, each with at least `chips` chips.
+
+    `options` go to `plan` or, with `serve`, to `plan_serving`. A machine on which the job does not
+    fit tells so in its row; an unknown name raises UnknownNameError `cost.platform`.
+    """
+    rows = []
+    for name in machines:
+        where = platform(name)
+        count = _count(name, chips)
+        try:
+            found: Plans = (plan_serving if serve else plan)(what, name, count, **options)
+        except TrnError as error:
+            if error.code not in ("plan.memory", "plan.limit", "plan.request", "cost.dtype"):
+                raise
+            rows.append(Versus(where.name, count * where.chips, None, error.what, ()))
+            continue
+        notes = (*found.assumptions, *((found.best.price,) if found.best.price else ()))
+        rows.append(Versus(where.name, count * where.chips, found.best, "", notes))
+    return rows
