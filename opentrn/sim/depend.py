@@ -61,13 +61,51 @@ class _Plan(NamedTuple):
 
 
 class _Tile:
-    """What later instructions may have to wait for in one buffer."""
+    """What later instructions may have to wait for in one buffer.
 
-    __slots__ = ("buffer", "displaced", "reads", "writes")
+    As long as only the whole buffer is accessed (which is what most tiles ever see), the accesses
+    are two short lists of marks.  The first access to a part turns them into ledgers by region.
+    """
 
-    def __init__(self, buffer):
-        self.buffer, self.displaced = buffer, False
-        self.writes, self.reads = Ledger(), Ledger()
+    __slots__ = ("buffer", "displaced", "ledgers", "reads", "writes")
+
+    def __init__(self, buffer, ledgers: bool):
+        self.buffer, self.displaced, self.ledgers = buffer, False, ledgers
+        self.writes, self.reads = (Ledger(), Ledger()) if ledgers else ([], [])
+
+    def divide(self, view: View) -> None:
+        """Keep ledgers from now on; `view` stands for the marks' accesses, which were whole."""
+        self.ledgers = True
+        self.writes, self.reads = _ledger(self.writes, view), _ledger(self.reads, view)
+
+
+# A mark: number, stream, kind, streams that waited for it (bits), whether it is this tile's own
+# access (else inherited with its bytes).
+NUMBER, STREAM, KIND, WAITED, MINE = range(5)
+
+
+def _ledger(marks: list, view: View) -> Ledger:
+    """The marks of accesses to the whole of a buffer as a ledger."""
+    ledger = Ledger()
+    for number, stream, kind, waited, mine in marks:
+        if not mine:
+            record = Record(None, number, stream, kind, WHOLE, None)
+            ledger.inherited.append(record)
+        else:
+            reader = stream if stream < _N else -number
+            key = (None, reader) if kind == FREED else None
+            record = ledger.records[key] = Record(key, number, stream, kind, WHOLE, view)
+        record.waited = waited
+    return ledger
+
+
+def _handed_on(old, alias: bool) -> list[list]:
+    """Marks for whoever takes over bytes (see `Ledger.inherit`)."""
+    if type(old) is list:
+        return [[m[NUMBER], m[STREAM], m[KIND], 0, False] for m in old if alias or not m[WAITED]]
+    heir = Ledger()
+    heir.inherit(old, alias)
+    return [[r.number, r.stream, r.kind, 0, False] for r in heir.inherited]
 
 
 def dependencies(program: Program, placement: Placement, chip, trips: Any = ()) -> Flow:
@@ -293,6 +331,11 @@ class _Finder:
             if buffer in self.unchanging:
                 return
             tile = self.open(buffer)
+        if not tile.ledgers:
+            if view.whole and view.index is None:
+                self.read_whole(tile, number, stream)
+                return
+            tile.divide(view)
         box, bit = self.shapes.box(view), 1 << stream
         for record in tile.writes.touching(box, view):
             if not record.waited & bit:
@@ -303,6 +346,21 @@ class _Finder:
         key = (box.key, stream if stream < _N else -number)
         tile.reads.put(key, number, stream, FREED, box, view)
 
+    def read_whole(self, tile: _Tile, number: int, stream: int) -> None:
+        """As `read`, of a tile that is only accessed as a whole."""
+        bit = 1 << stream
+        for mark in tile.writes:
+            if not mark[WAITED] & bit:
+                mark[WAITED] |= bit
+                own = mark[STREAM] == stream and stream < _N
+                self.edges.append(4 * mark[NUMBER] + (OWN if own else mark[KIND]))
+        if stream < _N:
+            for mark in tile.reads:
+                if mark[STREAM] == stream and mark[MINE]:
+                    mark[NUMBER], mark[WAITED] = number, 0
+                    return
+        tile.reads.append([number, stream, FREED, 0, True])
+
     def write(self, view: View, number: int, stream: int) -> None:
         """Wait for the readers and writers of what is written, and remember the write."""
         if view.index is not None:
@@ -310,6 +368,11 @@ class _Finder:
         tile = self.tiles.get(view.buffer)
         if tile is None or tile.displaced:
             tile = self.open(view.buffer)
+        if not tile.ledgers:
+            if view.whole and view.index is None:
+                self.write_whole(tile, number, stream)
+                return
+            tile.divide(view)
         box, bit = self.shapes.box(view), 1 << stream
         for ledger in (tile.reads, tile.writes):
             if ledger.records or ledger.inherited:
@@ -325,6 +388,17 @@ class _Finder:
                         self.edges.append(4 * record.number + record.kind)
                 ledger.replace(box, touched)
         tile.writes.put(box.key, number, stream, SEEN, box, view)
+
+    def write_whole(self, tile: _Tile, number: int, stream: int) -> None:
+        """As `write`, of a tile that is only accessed as a whole."""
+        bit, edges = 1 << stream, self.edges
+        for marks in (tile.reads, tile.writes):
+            for other, its, kind, waited, _ in marks:
+                if other != number and not waited & bit and (its != stream or stream >= _N):
+                    edges.append(4 * other + kind)
+        if tile.reads:
+            tile.reads = []
+        tile.writes = [[number, stream, SEEN, 0, True]]
 
     def use_registers(self, operands, inward, outward, number: int, stream: int) -> None:
         """Wait for the last writer of each register that is read; remember what is written."""
@@ -356,15 +430,15 @@ class _Finder:
 
     def open(self, buffer) -> _Tile:
         """Begin a tile; on chip it takes its bytes from their owners and inherits their waits."""
-        tile = _Tile(buffer)
-        self.tiles[buffer] = tile
+        tile = self.tiles[buffer] = _Tile(buffer, not buffer.on_chip)
         slot = self.placement.slots.get(buffer)
         if slot is not None:
             alias = buffer.address is not None
+            writes, reads = tile.writes, tile.reads
             for owner in self.take(tile, slot.address, slot.address + slot.nbytes):
                 owner.displaced = True
-                tile.writes.inherit(owner.writes, alias)
-                tile.reads.inherit(owner.reads, alias)
+                writes += _handed_on(owner.writes, alias)
+                reads += _handed_on(owner.reads, alias)
         return tile
 
     def take(self, tile: _Tile, low: int, high: int) -> list[_Tile]:
