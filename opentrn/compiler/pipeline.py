@@ -10,6 +10,7 @@ from opentrn.base import dtype as as_dtype
 from opentrn.compiler import clean as cleaning
 from opentrn.compiler.chains import chainable, chains
 from opentrn.compiler.choose import Use, choose, use_of
+from opentrn.compiler.dilate import DILATION
 from opentrn.compiler.emit import Emitter
 from opentrn.compiler.fuse import LAST, LINEAR
 from opentrn.compiler.merge import merge, norms
@@ -69,7 +70,7 @@ def _precision(state: State) -> None:
 def _spell(state: State) -> None:
     """Rules first; then composites no kernel takes, whose parts may need rules again."""
     while True:
-        graph = rewrite(state.graph, (*SPELL, *PRODUCTS), state.notes)
+        graph = rewrite(state.graph, (*SPELL, *PRODUCTS, *DILATION), state.notes)
         spelled = _spelled(graph, state.notes)
         if spelled.outputs == graph.outputs:
             break

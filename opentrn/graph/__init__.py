@@ -4,7 +4,7 @@ from opentrn.graph import carriers
 from opentrn.graph.build import Builder, g
 from opentrn.graph.data import Data
 from opentrn.graph.evaluate import evaluate, run
-from opentrn.graph.importers import from_torch
+from opentrn.graph.importers import Draw, Traced, from_fx, from_torch
 from opentrn.graph.ir import Graph, Value, make, remake, topological
 from opentrn.graph.ops import OPS, Op, Traffic, Type
 from opentrn.graph.ops.composite import Composite
@@ -32,6 +32,7 @@ __all__ = [
     "CLEAN",
     "Composite",
     "Data",
+    "Draw",
     "Elementwise",
     "Graph",
     "Note",
@@ -42,6 +43,7 @@ __all__ = [
     "PatternBuilder",
     "RECOGNISE",
     "Rule",
+    "Traced",
     "Traffic",
     "Type",
     "Value",
@@ -52,6 +54,7 @@ __all__ = [
     "decompose",
     "evaluate",
     "fold",
+    "from_fx",
     "from_torch",
     "g",
     "make",

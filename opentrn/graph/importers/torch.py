@@ -32,12 +32,13 @@ from opentrn.graph.importers import (
     torch_rules_linear,
     torch_rules_reduce,
     torch_rules_shape,
+    torch_rules_train,
 )
 from opentrn.graph.importers.torch_rules import RULES, refuse
 from opentrn.graph.ir import Graph, Value, relocate
 
 FAMILIES = (torch_rules_elementwise, torch_rules_index, torch_rules_linear, torch_rules_reduce,
-            torch_rules_shape)
+            torch_rules_shape, torch_rules_train)
 
 # Ops torch would take apart although a rule, and often a kernel, exists for the whole.
 KEPT = (
@@ -160,11 +161,15 @@ class Importer:
             if node.op != "call_function":
                 continue
             total += 1
-            name = op_name(node.target)
-            if name not in RULES and name not in SKIPPED and name != "getitem":
-                missing.setdefault(name, []).append(node)
+            if not self.known(node):
+                missing.setdefault(op_name(node.target), []).append(node)
         if missing:
             raise unsupported(missing, total)
+
+    def known(self, node: Any) -> bool:
+        """Whether a node can become part of a graph."""
+        name = op_name(node.target)
+        return name in RULES or name in SKIPPED or name == "getitem"
 
     def _leaf_table(self) -> dict[str, tuple[str, Any]]:
         """Placeholder name -> (parameter name, tensor) of everything that is not given by the

@@ -174,15 +174,6 @@ def max_pool2d(g: Builder, self: Value, kernel_size: list[int], stride: Any = ()
     return _pool(g, self, "maximum", kernel_size, stride, padding, dilation)
 
 
-@torch_op("aten::max_pool2d_with_indices(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] "
-          "padding=0, int[2] dilation=1, bool ceil_mode=False) -> (Tensor, Tensor)")
-def max_pool2d_with_indices(g: Builder, self: Value, kernel_size: list[int], stride: Any = (),
-                            padding: Any = 0, dilation: Any = 1,
-                            ceil_mode: bool = False) -> tuple[Value, None]:
-    """The largest under each window; its place is not given."""
-    return max_pool2d(g, self, kernel_size, stride, padding, dilation, ceil_mode), None
-
-
 @torch_op("aten::avg_pool2d(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, "
           "bool ceil_mode=False, bool count_include_pad=True, int? divisor_override=None) -> "
           "Tensor")
