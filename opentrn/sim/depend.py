@@ -373,6 +373,10 @@ class _Finder:
                 self.write_whole(tile, number, stream)
                 return
             tile.divide(view)
+        self.write_part(tile, view, number, stream)
+
+    def write_part(self, tile: _Tile, view: View, number: int, stream: int) -> None:
+        """As `write`, of a tile that keeps ledgers."""
         box, bit = self.shapes.box(view), 1 << stream
         for ledger in (tile.reads, tile.writes):
             if ledger.records or ledger.inherited:
