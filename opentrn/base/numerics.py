@@ -13,6 +13,7 @@ import threading
 
 import numpy as np
 
+from opentrn.base import blas
 from opentrn.base.dtypes import (
     ALL,
     FLOATS,
@@ -526,13 +527,21 @@ def _gemm_ready(x: np.ndarray) -> np.ndarray:
     return x if row_major or column_major else np.ascontiguousarray(x)
 
 
-def dot(stationary: np.ndarray, moving: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+def dot(
+    stationary: np.ndarray, moving: np.ndarray, out: np.ndarray | None = None, add: bool = False
+) -> np.ndarray:
     """stationaryᵀ · moving in float32: [K, M] and [K, N] give [M, N].
 
-    `out` may have any strides; the order of the sum is that of the BLAS library in use.
+    `out` may have any strides; with `add` the product, rounded by itself, is added to what `out`
+    holds.  The order of the sum is that of the BLAS library in use.
     """
     with np.errstate(all="ignore"):
-        return np.matmul(_gemm_ready(stationary).T, _gemm_ready(moving), out=out)
+        if not add:
+            return np.matmul(_gemm_ready(stationary).T, _gemm_ready(moving), out=out)
+        if not blas.add_product(stationary, moving, out):
+            product = np.matmul(_gemm_ready(stationary).T, _gemm_ready(moving))
+            np.add(out, product, out=out)
+        return out
 
 
 def dot_mx(stationary, stationary_scales, moving, moving_scales) -> np.ndarray:

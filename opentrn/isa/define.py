@@ -111,6 +111,7 @@ class Instr:
     limited = False
     generations: tuple[int, ...] = (2, 3, 4)
     meets: bool = False  # needs to know of other cores or ranks: who runs them carries it out
+    adds: bool = False  # run can add to its output in place (out=, add=True)
     module: str = "nki.isa"  # the public module its function belongs to
     parameters: dict[str, Any] = {}
     returned: str | None = None  # the register its function makes and returns

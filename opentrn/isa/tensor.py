@@ -49,6 +49,7 @@ class nc_matmul(Instr):
     """
 
     engines = ("tensor",)
+    adds = True
     gathers = ("dst", "stationary", "moving")
     dst = Acc("psum", "M N", float32, bfloat16)
     stationary = In("sbuf", _pair("K M"), *MATMUL)
@@ -111,8 +112,8 @@ class nc_matmul(Instr):
         yield from _pe_tile_rules(i)
         yield from _gather_rules(i)
 
-    def run(i, stationary, moving, out=None):
-        """float32 product of the two tiles, in `out` [M, N] when that is given."""
+    def run(i, stationary, moving, out=None, add=False):
+        """float32 product of the two tiles; put into (or with `add` added to) `out` [M, N]."""
         rows, columns = stationary, moving
         if _doubled(i):
             rows = rows.reshape(2 * i.K, -1)
@@ -120,7 +121,7 @@ class nc_matmul(Instr):
         else:
             rows = rows.reshape(i.K, i.M)
             columns = columns.reshape(i.K, i.N)
-        return {"dst": numerics.dot(rows, columns, out)}
+        return {"dst": numerics.dot(rows, columns, out, add)}
 
     cycles = derived(
         "NKI ISA v2.26.1 nc_matmul: max(min(64, N_stationary), N_moving), ×4 for float32 (×2 with "

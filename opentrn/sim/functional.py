@@ -424,6 +424,8 @@ class Machine:
         direct = view.dtype == float32 and not storage.raw
         if group is None and direct and window.ndim == 2:
             run(**given, out=window)
+        elif group is True and direct and window.ndim == 2 and instruction.form.adds:
+            run(**given, out=window, add=True)
         else:
             value = run(**given, out=self._product(instruction.form))["dst"].reshape(window.shape)
             if group is True and direct:

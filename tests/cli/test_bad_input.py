@@ -1,4 +1,4 @@
-"""Bad input ends in five lines at the user's line, a stable code, a status, and nothing half-written."""
+"""Bad input ends in five lines at the user's line, a code, a status, and nothing half-written."""
 
 import os
 import subprocess

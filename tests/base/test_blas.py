@@ -1,0 +1,54 @@
+"""A product added in one pass is, to the last bit, the product added afterwards."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from opentrn.base import blas, numerics
+
+SIZES = st.integers(1, 40)
+
+
+def padded(random, rows: int, columns: int, extra: int) -> np.ndarray:
+    """A float32 matrix whose rows lie `extra` elements apart."""
+    return random.normal(size=(rows, columns + extra)).astype(np.float32)[:, :columns]
+
+
+@given(SIZES, SIZES, SIZES, st.integers(0, 3), st.integers(0, 999))
+@settings(deadline=None, max_examples=60)
+def test_one_pass_is_the_same_as_two(k, m, n, extra, seed):
+    random = np.random.default_rng(seed)
+    a, b = padded(random, k, m, extra), padded(random, k, n, extra)
+    out = padded(random, m, n, extra)
+    wide = a.astype(np.float64).T @ b.astype(np.float64) + out
+    numerics.dot(a, b, out, add=True)
+    scale = np.abs(a).astype(np.float64).T @ np.abs(b) + 1
+    assert (np.abs(out - wide) <= 2**-22 * k * scale).all()
+
+
+def test_bits_of_a_tensor_engine_tile():
+    random = np.random.default_rng(0)
+    a, b, held = (padded(random, 128, n, 16) for n in (128, 512, 512))
+    out = held.copy()
+    if not blas.add_product(a, b, out):
+        pytest.skip("NumPy's BLAS does not show its GEMM here")
+    assert np.array_equal(out, held + np.matmul(a.T, b))
+
+
+def test_layouts_blas_does_not_take_are_done_by_numpy():
+    random = np.random.default_rng(1)
+    a, b = random.normal(size=(2, 6, 12)).astype(np.float32)
+    turned, sparse = np.asfortranarray(a), b[:, ::2]
+    out = np.zeros((12, 6), np.float32)
+    assert not blas.add_product(turned, sparse, out)
+    assert not out.any()
+    numerics.dot(turned, sparse, out, add=True)
+    np.testing.assert_allclose(out, a.T @ sparse, rtol=1e-5, atol=1e-6)
+    assert not blas.add_product(a.astype(np.float64), b, out)
+
+
+def test_infinities_and_nan_pass_through():
+    out = np.array([[1.0, np.inf], [np.nan, 1.0]], np.float32)
+    numerics.dot(np.ones((1, 2), np.float32), np.ones((1, 2), np.float32), out, add=True)
+    assert np.array_equal(out, [[2, np.inf], [np.nan, 2]], equal_nan=True)
