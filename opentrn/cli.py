@@ -223,6 +223,8 @@ def _compiled_lines(executable: Any, path: Any) -> Iterator[str]:
 
 
 main.command("profile", context_settings={"ignore_unknown_options": True})(commands.profile)
+main.command("plan")(commands.plan)
+main.command("compare")(commands.compare)
 
 
 # ---------------------------------------------------------------------------------- show, explain

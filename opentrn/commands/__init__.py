@@ -1,5 +1,6 @@
 """Commands of `opentrn` that are more than a call of one room."""
 
+from opentrn.commands.plan import compare, plan
 from opentrn.commands.profile import profile
 
-__all__ = ["profile"]
+__all__ = ["compare", "plan", "profile"]

@@ -19,7 +19,7 @@ from opentrn.cost import (
     training_parts,
 )
 from opentrn.plan.answer import Plan, Plans
-from opentrn.plan.legal import Degrees, degrees
+from opentrn.plan.legal import Degrees, degrees, tensor_degree
 from opentrn.plan.price import age_note, find_price
 from opentrn.plan.space import Columns, Wanted, blocks
 from opentrn.plan.why import reasons
@@ -152,14 +152,41 @@ def domain(where: Platform) -> int:
     return max(inner, default=1)
 
 
+def _unwanted(m: Model, wanted: Wanted, devices: int, legal: Degrees) -> str:
+    """What is wrong with the degrees asked for, as far as one by itself is."""
+    for tp in wanted.tp:
+        degree = tensor_degree(m, tp)
+        if not degree.legal:
+            return f"tp {tp}: {degree.why}"
+    for name in ("tp", "cp", "pp", "dp"):
+        for value in getattr(wanted, name):
+            if not value or devices % value:
+                return f"{name} {value} does not divide {devices} devices"
+    for value in wanted.pp:
+        if value > m.layers:
+            return f"pp {value}: there are {m.layers} layers"
+    for value in wanted.ep:
+        if value not in legal.ep:
+            return f"ep {value} does not divide {m.experts} experts"
+    return "this batch and these degrees do not divide"
+
+
+def _illegal(m: Model, wanted: Wanted, devices: int, legal: Degrees, target: str) -> LimitError:
+    return LimitError(
+        f"no split of {m.name} over {devices} devices of {target} is legal: "
+        f"{_unwanted(m, wanted, devices, legal)}",
+        code="plan.request",
+        fix=f"legal: tp {_listed(legal.legal_tp)}; pp {_listed(legal.pp)}; cp {_listed(legal.cp)}; "
+        f"ep {_listed(legal.ep)}; dp x micro-batch must divide the batch",
+    )
+
+
+def _listed(values: tuple[int, ...]) -> str:
+    return ", ".join(map(str, values))
+
+
 def _no_fit(m: Model, target: str, count: int, found: list[Found], again) -> CapacityError:
-    least = min((f.least for f in found if f.least), key=lambda pair: pair[0], default=None)
-    if least is None:
-        return LimitError(
-            f"no split of {m.name} over {count} x {target} is legal with this batch and these "
-            "degrees", code="plan.request",
-            fix="free a degree, or take a batch that divides by the data-parallel replicas",
-        )  # fmt: skip
+    least = min((f.least for f in found if f.least), key=lambda pair: pair[0])
     room = max(f.where.memory for f in found)
     more = again(count)
     near = f"{more} x {target} would fit" if more else "no number of them up to 64 times more fits"
@@ -245,6 +272,8 @@ def plan(
         devices = count * where.devices
         legal = degrees(m, devices, domain(where), sequence)
         found.append(search(m, where, job, legal, devices, asked))
+    if not any(f.legal for f in found):
+        raise _illegal(m, asked, count * found[0].where.devices, legal, target)
     if not any(f.fitting for f in found):
         raise _no_fit(m, target, count, found, _growing(m, target, job, asked, lnc))
     steps = tokens / (batch * sequence) if tokens else None

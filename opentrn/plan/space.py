@@ -97,8 +97,7 @@ def blocks(
 ) -> Iterator[Columns]:
     """The space in blocks of equal tensor, context, pipeline and data parallelism."""
     levels = _levels(job, wanted)
-    tps = [d.value for d in legal.tp if d.legal or d.value in wanted.tp]
-    for tp, cp, pp in product(wanted.of("tp", tps), wanted.of("cp", legal.cp),
+    for tp, cp, pp in product(wanted.of("tp", legal.legal_tp), wanted.of("cp", legal.cp),
                               wanted.of("pp", legal.pp)):  # fmt: skip
         if devices % (tp * cp * pp):
             continue

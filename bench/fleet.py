@@ -1,0 +1,216 @@
+"""Predicted training steps, prefills and decodes beside published ones; how fast plans are made.
+
+    python -m bench.fleet                      every row of bench/published/fleet, as tables
+    python -m bench.fleet --summary            one line for each table
+    python -m bench.fleet --json               all of it, for programs
+    python -m bench.fleet --calculon DIR       also run that checkout of Calculon, side by side
+                 --peer-python EXE             with this Python (it needs pandas)
+    python -m bench.fleet --update docs/accuracy.md     write the summary into that page
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from opentrn.cost import Serving, Split, Training, memory, platform, step_time
+from opentrn.plan import plan
+from opentrn.workloads import model
+
+HERE = Path(__file__).resolve().parent / "published" / "fleet"
+BEGIN, END = "<!-- fleet -->", "<!-- end of fleet -->"
+GIB = 2.0**30
+
+
+@dataclass(frozen=True)
+class Row:
+    """One published number beside ours: seconds, or GiB for memory."""
+
+    table: str
+    id: str
+    what: str
+    machine: str
+    published: float
+    predicted: float
+    grade: str
+    use: str
+    rests_on: dict[str, float]
+
+    @property
+    def error(self) -> float:
+        """How far off, as a share of the published number."""
+        return self.predicted / self.published - 1.0
+
+
+def _runs(name: str) -> dict:
+    return tomllib.loads((HERE / f"{name}.toml").read_text(encoding="utf-8"))
+
+
+def _training(row: dict) -> tuple:
+    job = {k: row[k] for k in ("batch", "sequence", "optimizer", "dtype", "attention") if k in row}
+    split = dict(row["split"])
+    split.setdefault("dp", _data_parallel(row))
+    return step_time(row["model"], row["machine"], Split(**split), Training(**job))
+
+
+def _data_parallel(row: dict) -> int:
+    split = row["split"]
+    return platform(row["machine"]).devices * row["count"] // split["tp"] // split.get("pp", 1)
+
+
+def megatron() -> Iterator[Row]:
+    """Iteration times of Megatron-LM on Selene."""
+    for row in _runs("megatron")["run"]:
+        step = _training(row)
+        yield Row("megatron", row["id"], str(row["split"]["recompute"]), row["machine"],
+                  row["seconds"], float(step.seconds), row["grade"], row["use"],
+                  dict(step.seconds.shares))  # fmt: skip
+
+
+def megatron_memory() -> Iterator[Row]:
+    """States and activations of one device, as figure 1 of the same paper gives them."""
+    data = _runs("megatron")
+    splits = {row["model"]: row for row in data["run"] if row["split"]["recompute"] == "selective"}
+    for row in data["memory"]:
+        run = splits[row["model"]]
+        job = Training(batch=run["batch"], sequence=2048, attention="scores")
+        for level, sequence, key in (
+            ("none", False, "activations_gib"), ("selective", True, "selective_gib")
+        ):
+            split = Split(**run["split"] | {"recompute": level, "sequence": sequence})
+            held = memory(model(row["model"]), platform("selene"), job, split)
+            yield Row("memory", f"{row['model']} {level}", "activations", "selene", row[key],
+                      float(held["activations"]) / GIB, "A", "checked", {"stated": 1.0})  # fmt: skip
+
+
+def training() -> Iterator[Row]:
+    """Training throughput on trn1, as seconds for one sequence."""
+    for row in _runs("training")["run"]:
+        step = _training(row)
+        yield Row("training", row["id"], row["model"], f"{row['count']} x {row['machine']}",
+                  1.0 / row["sequences_per_s"], float(step.seconds) / row["batch"], row["grade"],
+                  row["use"], dict(step.seconds.shares))  # fmt: skip
+
+
+def serving(phase: str) -> Iterator[Row]:
+    """Prefill or decode latency on trn1, inf2, trn2 and trn3."""
+    for row in _runs("serving")["run"]:
+        if row["phase"] != phase:
+            continue
+        job = Serving(batch=row["batch"], prompt=row["prompt"], answer=row["answer"],
+                      weight_bytes=row["weight_bytes"])  # fmt: skip
+        where = platform(row["machine"], row.get("lnc"))
+        step = step_time(row["model"], where, Split(tp=row["tp"], zero=0), job, phase)
+        what = f"{row['model']} tp {row['tp']} batch {row['batch']} in {row['prompt']}"
+        yield Row(phase, row["id"], what, row["machine"], row["seconds"], float(step.seconds),
+                  row["grade"], row["use"], dict(step.seconds.shares))  # fmt: skip
+
+
+TABLES = {
+    "megatron": megatron,
+    "memory": megatron_memory,
+    "training": training,
+    "decode": lambda: serving("decode"),
+    "prefill": lambda: serving("prefill"),
+}
+
+
+def summary(rows: list[Row]) -> dict[str, float]:
+    """Rows, and mean, median and largest absolute error."""
+    errors = [abs(row.error) for row in rows]
+    return {"rows": len(rows), "mean": statistics.fmean(errors),
+            "median": statistics.median(errors), "max": max(errors)}  # fmt: skip
+
+
+def speed() -> dict[str, float]:
+    """Seconds of searches, and of one estimate."""
+    out = {}
+    for name, request in {
+        "gpt-3-175b on 3,072 A100": ("gpt-3-175b", "selene", 384, 3072, 2048, "scores"),
+        "llama-3.1-405b on 4,096 trn2": ("llama-3.1-405b", "trn2.48xlarge", 256, 2048, 8192,
+                                         "flash"),
+    }.items():  # fmt: skip
+        what, machine, count, batch, sequence, attention = request
+        start = time.perf_counter()
+        found = plan(what, machine, count, batch=batch, sequence=sequence, attention=attention)
+        out[f"search {name}, s"] = time.perf_counter() - start
+        out[f"search {name}, splits"] = found.searched["legal"]
+    start = time.perf_counter()
+    list(megatron())
+    out["validation set, s"] = time.perf_counter() - start
+    out["one estimate, s"] = out["validation set, s"] / 8
+    return out
+
+
+def calculon(folder: str, python: str) -> dict[str, float]:
+    """Seconds of a checkout of Calculon on the same validation set, in this run."""
+    command = [python, "bin/calculon", "llm-validation"]
+    start = time.perf_counter()
+    subprocess.run(command, cwd=folder, env=os.environ | {"PYTHONPATH": "."}, check=True,
+                   capture_output=True, timeout=120)  # fmt: skip
+    return {"Calculon, validation set, s": time.perf_counter() - start}
+
+
+def lines(found: dict[str, list[Row]]) -> Iterator[str]:
+    """The summary as a Markdown table."""
+    aims = {"megatron": "mean ≤ 5 %, max ≤ 10 %", "training": "median ≤ 20 %",
+            "decode": "median ≤ 25 %", "prefill": "median ≤ 25 %"}  # fmt: skip
+    yield "| rows | how many | median error | mean | largest | aim |"
+    yield "|---|---|---|---|---|---|"
+    for name, rows in found.items():
+        s = summary(rows)
+        yield (f"| {name} | {s['rows']:.0f} | {s['median']:.1%} | {s['mean']:.1%} | {s['max']:.1%} "
+               f"| {aims.get(name, '')} |")  # fmt: skip
+
+
+def update(page: Path, found: dict[str, list[Row]]) -> None:
+    """Put the summary between the page's markers."""
+    text = page.read_text(encoding="utf-8")
+    before, rest = text.split(BEGIN)
+    _, after = rest.split(END)
+    page.write_text(f"{before}{BEGIN}\n" + "\n".join(lines(found)) + f"\n{END}{after}",
+                    encoding="utf-8")  # fmt: skip
+
+
+def main() -> None:
+    """Read the arguments and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--summary", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--calculon", metavar="DIR")
+    parser.add_argument("--peer-python", metavar="EXE", default=sys.executable)
+    parser.add_argument("--update", metavar="PAGE", type=Path)
+    asked = parser.parse_args()
+    found = {name: list(make()) for name, make in TABLES.items()}
+    if asked.update:
+        update(asked.update, found)
+        return
+    times = speed()
+    if asked.calculon:
+        times |= calculon(asked.calculon, asked.peer_python)
+    if asked.json:
+        print(json.dumps({
+            "rows": [asdict(row) | {"error": row.error} for rows in found.values() for row in rows],
+            "summary": {name: summary(rows) for name, rows in found.items()}, "speed": times,
+        }))  # fmt: skip
+        return
+    for rows in () if asked.summary else found.values():
+        for row in rows:
+            numbers = f"{row.published:10.4g} {row.predicted:10.4g} {row.error:+7.1%}"
+            print(f"{row.table:9} {row.id:24} {row.what:48} {row.machine:22} {numbers} {row.grade}")
+    print("\n".join(lines(found)))
+    peer = _runs("megatron")["peer"]
+    print(f"{peer['name']} on the Megatron rows: mean {peer['mean_error']:.2%}, largest "
+          f"{peer['max_error']:.2%}")  # fmt: skip
+    print("\n".join(f"{name:45} {value:,.4g}" for name, value in times.items()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+"""`opentrn plan` and `opentrn compare`: how to split a job over a fleet, and what it costs."""
+
+import json as jsonlib
+from typing import Any
+
+import click
+
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+class Duration(click.ParamType):
+    """Seconds from text such as 30d, 12h, 45m or 90s."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        """Seconds above zero."""
+        if isinstance(value, int | float):
+            return float(value)
+        number, unit = value[:-1], value[-1:]
+        try:
+            seconds = float(number) * _SECONDS[unit]
+        except (ValueError, KeyError):
+            self.fail(f"{value!r} is no duration; write 30d, 12h, 45m or 90s", param, ctx)
+        if seconds <= 0:
+            self.fail(f"{value!r} is no time", param, ctx)
+        return seconds
+
+
+_DEGREES = ("tp", "cp", "pp", "dp", "ep", "micro_batch", "chunks", "zero", "recompute")
+
+_job = (
+    click.option("--tokens", type=float, help="Tokens of the whole training run: 15e12."),
+    click.option("--batch", type=int, help="Sequences in one training step."),
+    click.option("--sequence", type=int, help="Tokens of one sequence."),
+    click.option("--optimizer", default="adamw", show_default=True, help="adamw, adamw-bf16, ..."),
+    click.option("--dtype", default="bfloat16", show_default=True, help="bfloat16 or float8."),
+    click.option("--prompt", default=1024, show_default=True, help="Prompt tokens, serving."),
+    click.option("--answer", default=1024, show_default=True, help="Answered tokens, serving."),
+    click.option("--tpot", type=float, default=0.05, show_default=True,
+                 help="Most seconds for each answered token."),
+    click.option("--ttft", type=float, help="Most seconds until the first token."),
+    click.option("--weight-bytes", type=float, default=2.0, show_default=True,
+                 help="Bytes of one weight, serving: 1 for float8 and int8."),
+    click.option("--basis", help="on-demand, capacity-block, spot or ri-3yr."),
+    click.option("--region", help="Region of the price."),
+)  # fmt: skip
+
+_TRAIN = ("tokens", "batch", "sequence", "optimizer", "dtype", "basis", "region")
+_SERVE = ("prompt", "answer", "tpot", "ttft", "weight_bytes", "basis", "region")
+
+
+def _options(names: tuple[str, ...], given: dict[str, Any]) -> dict[str, Any]:
+    """Those options that a kind of job takes, under the names the API has."""
+    renamed = {"tpot": "tpot_s", "ttft": "ttft_s"}
+    return {renamed.get(name, name): given[name] for name in names}
+
+
+def _all(options: tuple) -> Any:
+    """Several options as one decorator."""
+
+    def decorate(function: Any) -> Any:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+@click.option("--train", "kind", flag_value="train", default=True, help="Plan a training run.")
+@click.option("--serve", "kind", flag_value="serve", help="Plan serving.")
+@click.option("--fit", "kind", flag_value="fit", help="Only say whether one machine holds it.")
+@click.option("--on", "target", default="trn2.48xlarge", show_default=True, metavar="MACHINE",
+              help="Instance, UltraServer, or a system such as p5, tpu-v5p.")  # fmt: skip
+@click.option("--count", default=1, show_default=True, help="How many of them.")
+@_all(_job)
+@click.option("--context", default=8192, show_default=True, help="Cached tokens, with --fit.")
+@click.option("--tp", type=int, help="Tensor parallelism.")
+@click.option("--cp", type=int, help="Context parallelism.")
+@click.option("--pp", type=int, help="Pipeline parallelism.")
+@click.option("--dp", type=int, help="Data parallelism.")
+@click.option("--ep", type=int, help="Expert parallelism.")
+@click.option("--micro-batch", type=int, help="Sequences of one micro-batch.")
+@click.option("--chunks", type=int, help="Interleaved model chunks of a pipeline stage.")
+@click.option("--zero", type=int, help="ZeRO level, 3 for FSDP.")
+@click.option("--recompute", help="none, selective or full.")
+@click.option("--lnc", type=int, help="Physical cores in one logical core.")
+@click.option("--deadline", type=Duration(), help="Longest run: 30d.")
+@click.option("--budget", type=float, help="Most dollars for the run.")
+@click.option("--keep", default=5, show_default=True, help="How many plans to show.")
+@click.option("--json", is_flag=True, help="Print JSON, for programs.")
+@click.argument("model")
+def plan(model: str, kind: str, target: str, count: int, json: bool, **given: Any) -> None:
+    """Split MODEL over machines: the fastest plans, what their time is made of, why others lost.
+
+    MODEL is a name (llama-3.1-70b, deepseek-v3, ...) or the path of a Hugging Face config.json.
+    """
+    from opentrn.plan import Limits, fits, plan_serving
+    from opentrn.plan import plan as plan_training
+
+    wanted = {name: given[name] for name in _DEGREES if given[name] is not None}
+    if kind == "fit":
+        found: Any = fits(model, target, context=given["context"], lnc=given["lnc"],
+                          weight_bytes=given["weight_bytes"], tp=given["tp"])  # fmt: skip
+    elif kind == "serve":
+        found = plan_serving(model, target, count, wanted=wanted, lnc=given["lnc"],
+                             keep=given["keep"], **_options(_SERVE, given))  # fmt: skip
+    else:
+        limits = Limits(deadline_s=given["deadline"], budget_usd=given["budget"])
+        found = plan_training(model, target, count, wanted=wanted, limits=limits,
+                              lnc=given["lnc"], keep=given["keep"],
+                              **_options(_TRAIN, given))  # fmt: skip
+    click.echo(jsonlib.dumps(found.json()) if json else str(found))
+
+
+@click.option("--job", "model", required=True, metavar="MODEL", help="A model, or a config.json.")
+@click.option("--serve", is_flag=True, help="Compare serving instead of training.")
+@click.option("--chips", default=64, show_default=True, help="At least so many chips of each.")
+@_all(_job)
+@click.option("--json", is_flag=True, help="Print JSON, for programs.")
+@click.argument("machines", nargs=-1, required=True)
+def compare(
+    model: str, serve: bool, chips: int, json: bool, machines: tuple[str, ...], **given: Any
+) -> None:
+    """One job on several MACHINES: time, cost, memory fit, each with its grade and assumptions."""
+    from opentrn.plan import compare as compare_machines
+
+    options = _options(_SERVE if serve else _TRAIN, given)
+    rows = compare_machines(model, list(machines), chips=chips, serve=serve, **options)
+    if json:
+        click.echo(jsonlib.dumps({"job": model, "machines": [row.json() for row in rows]}))
+        return
+    for row in rows:
+        click.echo(str(row))
+        for note in row.assumptions:
+            click.echo(f"    {note}")
