@@ -149,6 +149,7 @@ CHIP = _table({
         "finish": ("s", "last byte -> semaphore written"),
         "hwdge": ("flag", "hardware descriptor generation exists"),
         "hwdge_issue": ("s", "issuing engine busy, hardware descriptors"),
+        "swdge_start": ("s", "`start` with descriptors made by GpSimd"),
         "swdge_issue": ("s", "GpSimd busy, software descriptors"),
         "static_issue": ("s", "issuing engine busy, descriptors made beforehand"),
         "descriptor": ("s", "fixed cost of one descriptor on its engine"),

@@ -4,7 +4,7 @@ Cost model (hw/chips/*.toml, table [dma], gives the numbers, their sources and r
 transfer is cut into descriptors, one for each stretch that is dense on both sides (longer ones
 into pieces of at most `descriptor_bytes`).  The 16 DMA engines of a core serve 8 partitions each.
 An engine spends `descriptor + bytes / engine_rate` on a descriptor; the first byte moves `start`
-after the issuing engine's wait was satisfied.
+(`swdge_start` where GpSimd makes the descriptors) after the issuing engine's wait was satisfied.
 """
 
 import numpy as np
@@ -57,7 +57,7 @@ def plan(i, rate: float = 1.0) -> Transfer:
     engines, first = engines_used(i, count)
     per_engine = -(-count // engines)
     one = dma.descriptor + chunk / (dma.engine_rate * rate)
-    issuer, issue = issued_by(i)
+    issuer, issue, start = issued_by(i)
     return Transfer(
         nbytes=size,
         descriptors=count,
@@ -66,16 +66,16 @@ def plan(i, rate: float = 1.0) -> Transfer:
         first_engine=first,
         issuer=issuer,
         issue_ns=issue * 1e9,
-        start_ns=max(0.0, dma.start - issue) * 1e9,
+        start_ns=max(0.0, start - issue) * 1e9,
         busy_ns=per_engine * one * 1e9,
         finish_ns=0.0,
     )
 
 
-def issued_by(i) -> tuple[str, float]:
-    """(engine that issues the transfer, seconds it spends), by descriptor generation mode.
+def issued_by(i) -> tuple[str, float, float]:
+    """(engine that issues the transfer, seconds it spends, seconds until the first byte moves).
 
-    Unknown mode: static rings when every address is known; otherwise hardware generation where
+    They follow from the descriptor generation mode.  Unknown mode: static rings when every address is known; otherwise hardware generation where
     the chip has it and the access is not a gather, else software generation on GpSimd.
     """
     dma, mode = i.chip.dma, i.dge_mode
@@ -86,10 +86,11 @@ def issued_by(i) -> tuple[str, float]:
             hardware = dma.hwdge and dynamic == {"scalar"}
             mode = dge_mode.hwdge if hardware else dge_mode.swdge
     if mode is dge_mode.swdge:
-        return "gpsimd", dma.swdge_issue
+        return "gpsimd", dma.swdge_issue, dma.swdge_start
     chosen = getattr(i, "engine", engine.unknown)
     issuer = chosen.name if chosen.name in ISSUERS else "sync"
-    return issuer, dma.hwdge_issue if mode is dge_mode.hwdge else dma.static_issue
+    issue = dma.hwdge_issue if mode is dge_mode.hwdge else dma.static_issue
+    return issuer, issue, dma.start
 
 
 class dma_copy(Instr):
