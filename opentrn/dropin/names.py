@@ -48,6 +48,8 @@ NAMES = {
     "neuronxcc.nki.isa.constants": "opentrn.nki.beta1.constants",
     "neuronxcc.nki.language": "opentrn.nki.beta1.language",
     "neuronxcc.nki.language.constants": "opentrn.nki.beta1.constants",
+    "neuronxcc.nki.nccl": "opentrn.nki.beta1.nccl",
+    "neuronxcc.nki.nccl.collectives": "opentrn.nki.beta1.nccl",
     "neuronxcc.nki.typing": "opentrn.nki.beta1.typing",
     "torch_neuronx": f"{_STANDINS}.torch_neuronx",
     "torch_xla": f"{_STANDINS}.torch_xla",

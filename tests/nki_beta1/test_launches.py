@@ -125,6 +125,56 @@ def test_a_returned_tile_is_a_finding():
     assert "beta1.returned_tile" in {f.code for f in runs[0].findings}
 
 
+@pytest.mark.parametrize("loop", [nl.affine_range, nl.sequential_range])
+def test_a_loop_is_not_left_early(loop):
+    @nki.jit
+    def kernel(x):
+        out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+        for i in loop(2):
+            nl.store(out[i], nl.load(x[i]))
+            return out
+
+    with pytest.raises(TrnError) as refused:
+        kernel(np.zeros((2, 4, 4), np.float32))
+    assert refused.value.code == "beta1.left_loop"
+
+
+def test_a_static_loop_may_be_left():
+    @nki.jit
+    def kernel(x):
+        out = nl.zeros(x.shape, x.dtype, buffer=nl.shared_hbm)
+        for i in nl.static_range(4):
+            if i == 2:
+                break
+            nl.store(out[i], nl.load(x[i]))
+        return out
+
+    x = np.ones((4, 4, 4), np.float32)
+    assert kernel(x).sum(axis=(1, 2)).tolist() == [16, 16, 0, 0]
+
+
+def test_benchmarks_fill_in_declared_tensors():
+    from opentrn.nki.beta1.typing import tensor
+
+    @nki.benchmark
+    def kernel(x):
+        out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+        nl.store(out, nl.load(x))
+        return out
+
+    got = kernel(tensor[[16, 32], nl.bfloat16])
+    assert got.shape == (16, 32)
+    assert got.dtype == nl.bfloat16
+
+
+def test_collectives_say_what_to_use_instead():
+    from opentrn.nki.beta1 import nccl
+
+    with pytest.raises(TrnError) as refused:
+        nccl.all_reduce(op=np.add, srcs=[], dsts=[])
+    assert refused.value.code == "beta1.collectives"
+
+
 def test_tiles_lie_where_their_allocation_says():
     def place(idx, pdim_size, fdim_size):
         return (0, 4096 + idx[0] % 2 * fdim_size)

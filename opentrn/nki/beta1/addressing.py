@@ -107,7 +107,9 @@ class Walk:
         """(sizes of the result, for each source dimension its move along each of them)."""
         shapes = [g.shape for _, g in self.grids]
         if self.index is not None:
-            shapes.append(self.index[1].shape)
+            rows, *rest = self.index[1].shape
+            ndim = max([len(rest) + 1, *(len(s) for s in shapes)])
+            shapes.append((rows, *rest, *(1,) * (ndim - len(rest) - 1)))
         common = broadcast(shapes) if shapes else ()
         at = self.at or 0
         lines = self.lines

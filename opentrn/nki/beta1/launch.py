@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from opentrn.base import OrderError, declare, numerics
+from opentrn.base import OrderError, UsageError, declare, numerics
 from opentrn.isa import Buffer, Builder, view_of
 from opentrn.nki import arrays
-from opentrn.nki.beta1 import language
+from opentrn.nki.beta1 import language, typing
 from opentrn.nki.beta1.blocks import Blocks
 from opentrn.nki.beta1.pending import OlderSession
 from opentrn.nki.beta1.tile import Tensor
@@ -58,6 +58,7 @@ class Instances(OlderSession):
 def run(func: Callable, grid: tuple[int, ...], args: tuple, kwargs: dict) -> Run:
     """Run every instance of the kernel; arrays among the arguments that it writes are written."""
     chip, name = current_chip(), func.__name__
+    args, kwargs = typing.filled(args), typing.filled(kwargs)
     machine = new_machine(chip)
     bound = inspect.signature(func).bind(*args, **kwargs)
     session = Instances(name, chip, machine, Builder(name, chip.name), grid=grid)
@@ -69,12 +70,20 @@ def run(func: Callable, grid: tuple[int, ...], args: tuple, kwargs: dict) -> Run
             session.loops, session.sums = [], {}
             returned = func(*given.args, **given.kwargs)
             session.flush()
+            _check_loops(session)
         outputs = results(session, _plain(session, returned), like)
         program = session.builder.program()
         _write_back(session, program, [a for v in bound.arguments.values() for a in _arrays(v)])
     done = Run(name, outputs, (program,), chip, tuple(machine.findings), (tuple(machine.trips),))
     report(done)
     return done
+
+
+def _check_loops(session: OlderSession) -> None:
+    """Refuse a kernel that left a loop early: a device would not have."""
+    if session.left:
+        what = f"a loop was left in iteration {session.left[0]}"
+        raise UsageError(what, code="beta1.left_loop")
 
 
 def _arguments(session: OlderSession, bound: inspect.BoundArguments) -> inspect.BoundArguments:

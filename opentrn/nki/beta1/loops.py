@@ -3,8 +3,15 @@
 from collections.abc import Iterator
 from typing import Any
 
-from opentrn.base import UsageError
+from opentrn.base import UsageError, declare
 from opentrn.nki.beta1.pending import current
+
+declare(
+    "beta1.left_loop",
+    "A kernel left a loop by `return` or `break`.",
+    rule="the body of an affine or sequential loop is built once, for all its iterations",
+    fix="put `return` after the loop; use nl.static_range where iterations differ",
+)
 
 
 class LoopIndex(int):
@@ -35,8 +42,8 @@ class Loop:
 
 
 def _loop(bounds: range, once: bool) -> Iterator[LoopIndex]:
-    loops = current().loops
-    place = 0
+    session = current()
+    loops, place = session.loops, 0
     if loops:
         place = loops[-1].started
         loops[-1].started += 1
@@ -48,6 +55,11 @@ def _loop(bounds: range, once: bool) -> Iterator[LoopIndex]:
             index.loop = loop
             loop.begin(number)
             yield index
+    except GeneratorExit:
+        # The compiler builds the body once for all iterations; nobody can leave it for some.
+        if once and number != bounds[-1]:
+            session.left.append(number)
+        raise
     finally:
         if loop in loops:
             del loops[loops.index(loop) :]

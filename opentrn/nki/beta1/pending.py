@@ -28,7 +28,8 @@ class OlderSession(Session):
 
     `waiting` is the tile whose instruction has not been issued, `loops` the loops being run,
     `sums` what `loop_reduce` has gathered, `shared` the outputs all program instances share and
-    `made` how many of them this instance has made, `kept` tiles that only an address refers to.
+    `made` how many of them this instance has made, `kept` tiles that only an address refers to,
+    `left` the iterations in which a loop was left that does not allow it.
     """
 
     waiting: Any = None
@@ -37,6 +38,7 @@ class OlderSession(Session):
     shared: list[Buffer] = field(default_factory=list)
     made: int = 0
     kept: list = field(default_factory=list)
+    left: list = field(default_factory=list)
 
     def flush(self) -> None:
         """Issue the instruction that waits, if any, into a fresh tile."""

@@ -2,6 +2,10 @@
 
 from typing import Any
 
+import numpy as np
+
+from opentrn.base import dtype as as_dtype
+
 
 class tensor:
     """A tensor: `tensor`, `tensor[128, 512]`, `tensor[dtype, 128, 512]`; sizes may be expressions.
@@ -27,5 +31,19 @@ class mutable_tensor(tensor):
 
 
 mutable = tensor
+
+
+def filled(value: Any) -> Any:
+    """Arguments with `tensor[[128, 512], dtype]` replaced by random arrays, as benchmarks do."""
+    if isinstance(value, dict):
+        return {key: filled(one) for key, one in value.items()}
+    if isinstance(value, tuple):
+        return tuple([filled(one) for one in value])
+    if not (isinstance(value, type) and issubclass(value, tensor)):
+        return value
+    shape, kind = value.sizes
+    numbers = np.random.default_rng(0).random(tuple(shape))
+    return numbers.astype(as_dtype(kind).storage)
+
 
 __all__ = ["mutable", "mutable_tensor", "scalar", "tensor"]
