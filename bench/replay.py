@@ -90,32 +90,44 @@ def read(path: Path) -> list[Step]:
 
 def replay(path: Path) -> Replayed:
     """Run one stream through the clock."""
-    chip, (*steps, end) = hw.chip("trn2"), read(path)
+    chip, (*told, end) = hw.chip("trn2"), read(path)
+    steps, rows = merged(told)
     found: dict[str, list] = {name: [] for name in timing.Columns._fields}
     found["dep_start"].append(0)
-    load = 0.0
     for step in steps:
-        row = columns_of(step, chip, load)
-        load = row["background"] if step.opcode == "LDWEIGHTS" else load
-        row["background"] = row["background"] if step.opcode == "MATMUL" else 0.0
+        row = columns_of(step, chip)
         for name in timing.Columns._fields[:-2]:
             found[name].append(row[name])
-        found["dep"] += [4 * other + timing.SEEN for other in step.after]
+        found["dep"] += [4 * rows[other] + timing.SEEN for other in step.after]
         found["dep_start"].append(len(found["dep"]))
     schedule = timing.schedule(timing.Columns(**found), rates_of(chip))
     return Replayed(path.stem, steps, schedule.start, schedule.visible, float(end.start_ns))
 
 
-def columns_of(step: Step, chip: Any, load: float) -> dict[str, Any]:
-    """The clock's columns for one step; `load` is the time of the stationary load before it."""
+def merged(told: list[Step]) -> tuple[list[Step], list[int]]:
+    """The steps with each stationary load joined to its multiply, and where each one went."""
+    steps: list[Step] = []
+    rows, waits = [], ()
+    for step in told:
+        rows.append(len(steps))
+        if step.opcode == "LDWEIGHTS":
+            waits += step.after
+            continue
+        if step.opcode == "MATMUL":
+            step, waits = step._replace(after=waits + step.after), ()
+        steps.append(step)
+    return steps, rows
+
+
+def columns_of(step: Step, chip: Any) -> dict[str, Any]:
+    """The clock's columns for one step; every traced stationary tile has 128 columns."""
     row: dict[str, Any] = dict.fromkeys(timing.Columns._fields[:-2], 0.0)
     row.update(stream=timing.ENGINES.index(step.engine), share=1.0, first=0, count=0, ports=0,
                cells=0)  # fmt: skip
     passes = 2 if step.source == "fp32" else 1  # a float32 product is two such instructions
     column = 1e9 / chip.tensor.clock
-    if step.opcode == "LDWEIGHTS":
-        row["background"] = step.elements / chip.tensor.load_ratio * column * passes
-    elif step.opcode == "MATMUL":
+    if step.opcode == "MATMUL":
+        load = chip.tensor.stationary_free / chip.tensor.load_ratio * column * passes
         row.update(busy=step.elements * column * passes, latency=chip.tensor.latency * 1e9,
                    background=load)  # fmt: skip
     elif step.opcode == "ACT_TABLE_LOAD":
