@@ -225,6 +225,10 @@ def _compiled_lines(executable: Any, path: Any) -> Iterator[str]:
 main.command("profile", context_settings={"ignore_unknown_options": True})(commands.profile)
 main.command("plan")(commands.plan)
 main.command("compare")(commands.compare)
+main.command(
+    "nccom-test", context_settings={"ignore_unknown_options": True, "help_option_names": []}
+)(commands.nccom_test)
+main.command("claims")(commands.claims)
 
 
 # ---------------------------------------------------------------------------------- show, explain

@@ -1,29 +1,16 @@
 """Every collective algorithm once, as a schedule of sends and reduces."""
 
-from opentrn.comm import hierarchical, kangaring, mesh, rdh, ring, tree
+from opentrn.comm import hierarchical, kangaring, mesh, nccom, rdh, ring, tree
+from opentrn.comm.build import build, wire_seconds
 from opentrn.comm.choose import bandwidths, bus_factor, choose
 from opentrn.comm.cycles import cycles, orders
 from opentrn.comm.groups import Group
 from opentrn.comm.schedule import Schedule, Send, run
-from opentrn.comm.topology import Topology, loads, place
+from opentrn.comm.timing import Part, Timing, pick, time
+from opentrn.comm.topology import Topology, links, loads, place
 
 __all__ = [
-    "Group",
-    "Schedule",
-    "Send",
-    "Topology",
-    "bandwidths",
-    "bus_factor",
-    "choose",
-    "cycles",
-    "hierarchical",
-    "kangaring",
-    "loads",
-    "mesh",
-    "orders",
-    "place",
-    "rdh",
-    "ring",
-    "run",
-    "tree",
-]
+    "Group", "Part", "Schedule", "Send", "Timing", "Topology", "bandwidths", "build", "bus_factor",
+    "choose", "cycles", "hierarchical", "kangaring", "links", "loads", "mesh", "nccom", "orders",
+    "pick", "place", "rdh", "ring", "run", "time", "tree", "wire_seconds",
+]  # fmt: skip

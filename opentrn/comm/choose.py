@@ -19,6 +19,13 @@ declare(
     fix="use one of these names",
 )
 
+declare(
+    "comm.algorithm",
+    "There is no algorithm of this name.",
+    rule="mesh, mesh1, rdh, ring, kangaring, tree; `hier` is chosen where there are two levels",
+    fix="use one of these names",
+)
+
 MESH_BYTES = 1_000_000
 RDH_BYTES = 56_000_000
 ALGORITHMS = ("all_reduce", "all_gather", "reduce_scatter")

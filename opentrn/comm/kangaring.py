@@ -44,9 +44,8 @@ def _gather(pairs: list[Pair], chunk, first: int) -> list[Send]:
                 place = chunk(owner)
                 source = owner if step == 0 else primary
                 targets = {primary, secondary, *([below] if step < count - 1 else [])}
-                found += [
-                    Send(first + step, source, to, place, place) for to in sorted(targets - {source})
-                ]
+                others = sorted(targets - {source})
+                found += [Send(first + step, source, to, place, place) for to in others]
     return found
 
 

@@ -65,7 +65,9 @@ class Topology:
         return (1,) if self.fabric is None else tuple(self.fabric.shape)
 
 
-def place(ranks: int, on: str = "trn2.48xlarge", nodes: int = 1, lnc: int | None = None) -> Topology:
+def place(
+    ranks: int, on: str = "trn2.48xlarge", nodes: int = 1, lnc: int | None = None
+) -> Topology:
     """The first `ranks` ranks of `nodes` machines called `on`, spread evenly over the nodes.
 
     `lnc` is physical cores of a rank (default: the chip's).  Raises UnknownNameError `hw.target`,

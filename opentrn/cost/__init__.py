@@ -1,8 +1,10 @@
 """Closed-form time, bytes and dollars, and how sure we are."""
 
+from opentrn.cost.claims import Claim, check_claims, claims_document, claims_text
 from opentrn.cost.demand import PARTS as MEMORY_PARTS
 from opentrn.cost.demand import memory
 from opentrn.cost.estimate import Estimate, total, weakest
+from opentrn.cost.exchange import collective_time
 from opentrn.cost.money import Dollars, dollars, dollars_per_million
 from opentrn.cost.platform import Platform, Tier, platform
 from opentrn.cost.roof import Roofline, roofline
@@ -13,8 +15,9 @@ from opentrn.cost.training import COMMUNICATION, training_parts
 from opentrn.hw import best_price
 
 __all__ = [
-    "COMMUNICATION", "Dollars", "Estimate", "MEMORY_PARTS", "Platform", "RECOMPUTE", "Roofline",
-    "Serving", "Split", "StepTime", "Tier", "Training", "best_price", "decode_parts", "dollars",
+    "COMMUNICATION", "Claim", "Dollars", "Estimate", "MEMORY_PARTS", "Platform", "RECOMPUTE",
+    "Roofline", "Serving", "Split", "StepTime", "Tier", "Training", "best_price", "check_claims",
+    "claims_document", "claims_text", "collective_time", "decode_parts", "dollars",
     "dollars_per_million", "memory", "platform", "prefill_parts", "roofline", "step_time", "total",
     "training_parts", "weakest",
 ]  # fmt: skip
