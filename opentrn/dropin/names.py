@@ -51,7 +51,7 @@ NAMES = {
     "neuronxcc.nki.nccl": "opentrn.nki.beta1.nccl",
     "neuronxcc.nki.nccl.collectives": "opentrn.nki.beta1.nccl",
     "neuronxcc.nki.typing": "opentrn.nki.beta1.typing",
-    "torch_neuronx": f"{_STANDINS}.torch_neuronx",
+    "torch_neuronx": "opentrn.frameworks.torch.neuronx",
     "torch_xla": f"{_STANDINS}.torch_xla",
     "torch_xla.core": f"{_STANDINS}.torch_xla_core",
     "torch_xla.core.xla_model": f"{_STANDINS}.xla_model",

@@ -4,7 +4,7 @@ from opentrn.graph import carriers
 from opentrn.graph.build import Builder, g
 from opentrn.graph.data import Data
 from opentrn.graph.evaluate import evaluate, run
-from opentrn.graph.importers import Draw, Traced, from_fx, from_torch
+from opentrn.graph.importers import Draw, Traced, from_fx, from_torch, where_of
 from opentrn.graph.ir import Graph, Value, make, remake, topological
 from opentrn.graph.ops import OPS, Op, Traffic, Type
 from opentrn.graph.ops.composite import Composite
@@ -69,5 +69,6 @@ __all__ = [
     "splat_of",
     "stream",
     "topological",
+    "where_of",
     "write",
 ]

@@ -293,7 +293,6 @@ def test_a_custom_op_is_named():
         (lambda c: F.adaptive_avg_pool2d(c, 3), (C,), "windows differ"),
         (lambda x: torch.linalg.vector_norm(x, 3), (X,), "order 3"),
         (lambda t: F.scaled_dot_product_attention(t, t, t, dropout_p=0.1), (T,), "dropout"),
-        (lambda c: F.max_pool2d(c, 2, return_indices=True), (C,), "result 1"),
     ],
 )
 def test_uses_a_rule_does_not_cover_are_refused_at_the_users_line(function, tensors, match):

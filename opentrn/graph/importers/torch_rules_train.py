@@ -187,7 +187,7 @@ def embedding_dense_backward(g: Builder, grad_output: Value, indices: Value, num
 # ------------------------------------------------------------------------------------- attention
 
 FLASH = ("aten::_scaled_dot_product_flash_attention_for_cpu(Tensor query, Tensor key, Tensor "
-         "value, float dropout_p=0.0, bool is_causal=False, *, Tensor? attn_mask=None, float? "
+         "value, float dropout_p=0., bool is_causal=False, *, Tensor? attn_mask=None, float? "
          "scale=None) -> (Tensor output, Tensor logsumexp)")
 
 

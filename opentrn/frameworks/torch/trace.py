@@ -1,0 +1,199 @@
+"""Compile a module ahead of time: `trace(module, args)`, a callable that can be saved and loaded.
+
+The file is an executable of ours; loading one runs no code from it.
+"""
+
+import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from opentrn import compiler, runtime
+from opentrn.base import FileFormatError, UsageError, declare
+from opentrn.frameworks.torch.piece import refuse_dtypes, to_device, to_host
+from opentrn.frameworks.torch.settings import Settings
+from opentrn.graph import from_torch
+from opentrn.isa import Executable
+from opentrn.isa import load as load_executable
+
+NOT_TRACED = declare(
+    "frameworks.not_traced",
+    "A file is an executable, but was not made from a torch module.",
+    rule="`load` reads what `save` or `TracedModel.save` wrote",
+    fix="use opentrn.load for executables of kernels and graphs",
+)
+ARGUMENT = declare(
+    "frameworks.compiler_args",
+    "A flag for the compiler means nothing here, or has no such value.",
+    rule="flags are --target, --auto-cast none|matmult|all, --auto-cast-type bf16|fp16, and those "
+    "that only steer the vendor's compiler (-O…, --model-type, --verbose, --logfile, --lnc, …)",
+    fix="leave the flag out",
+)
+# Flags that change nothing a simulated chip computes.
+HARMLESS = (
+    "--model-type", "--optlevel", "--logfile", "--verbose", "--enable-saturate-infinity",
+    "--enable-mixed-precision-accumulation", "--enable-fast-loading-neuron-binaries", "--lnc",
+    "--logical-nc-config", "--distribution-strategy", "--framework", "--retry_failed_compilation",
+    "--cache_dir", "--enable-fast-context-switch", "--internal-hlo2tensorizer-options",
+    "--tensorizer-options",
+)  # fmt: skip
+
+
+class TracedModel:
+    """A compiled module: call it with tensors like those it was traced with.
+
+    `executable` is what was compiled, `model` the same on its device (`model.time()`,
+    `model.memory`).
+    """
+
+    def __init__(self, executable: Executable) -> None:
+        if "torch" not in executable.meta:
+            raise FileFormatError(f"{executable.name} was not traced from torch", code=NOT_TRACED)
+        self.executable = executable
+        self.model = runtime.load(executable)
+        self._outputs = executable.meta["torch"]["outputs"]
+
+    def __call__(self, *args: Any) -> Any:
+        """The module's outputs; errors of `runtime.Model`, `frameworks.complex`, `.float64`."""
+        import torch
+        from torch.utils import _pytree
+
+        tensors = [x for x in _pytree.tree_leaves(args) if isinstance(x, torch.Tensor)]
+        refuse_dtypes(tensors)
+        found = self.model(*map(to_device, tensors))
+        found = found if isinstance(found, tuple) else (found,)
+        leaves = [
+            to_host(one, torch.empty(shape, dtype=getattr(torch, dtype), device="meta"))
+            for one, (shape, dtype) in zip(found, self._outputs, strict=True)
+        ]
+        tree = self.executable.meta["torch"]["tree"]
+        if tree:
+            return _pytree.tree_unflatten(leaves, _pytree.treespec_loads(tree))
+        return leaves[0] if len(leaves) == 1 else tuple(leaves)
+
+    def save(self, path: str | os.PathLike) -> Any:
+        """Write the executable; returns its path."""
+        return self.executable.save(path)
+
+    def __repr__(self) -> str:
+        return f"<TracedModel {self.executable.name} for {self.executable.target}>"
+
+
+def trace(
+    module: Any,
+    example_inputs: Any,
+    *,
+    target: str = "",
+    dtype: str = "keep",
+    compiler_args: str | Sequence[str] | None = None,
+    **ignored: Any,
+) -> TracedModel:
+    """Compile a module for inputs like the examples; parameters become constants.
+
+    `target` and `dtype` are as in `Settings`; `compiler_args` are flags as people pass them to the
+    vendor's compiler.  `compiler_workdir`, `cpu_backend`, `inline_weights_to_neff` and
+    `partitioner_config`, which scripts pass, change nothing here.  Raises UnsupportedError naming
+    every op without a rule or a kernel, UsageError `frameworks.compiler_args`.
+    """
+    import torch
+
+    settings = Settings.of({"target": target, "dtype": dtype})
+    settings = with_flags(settings, compiler_args)
+    refuse_keywords(ignored)
+    args = example_inputs if isinstance(example_inputs, tuple | list) else (example_inputs,)
+    refuse_dtypes([x for x in torch.utils._pytree.tree_leaves(args) if hasattr(x, "dtype")])
+    graph = from_torch(_module(module), tuple(args))
+    executable = compiler.compile(graph, target=settings.chip, dtype=settings.precision)
+    outputs, tree = _outputs(module, args, len(graph.outputs))
+    meta = {**executable.meta, "torch": {"outputs": outputs, "tree": tree}}
+    return TracedModel(replace(executable, meta=meta))
+
+
+def refuse_keywords(given: Any) -> None:
+    """UsageError for a keyword of the vendor's `trace` that would change what is computed."""
+    harmless = ("compiler_workdir", "cpu_backend", "inline_weights_to_neff", "partitioner_config",
+                "options", "states")  # fmt: skip
+    for name, value in given.items():
+        if name not in harmless and value not in (None, {}, False):
+            raise UsageError(f"trace: `{name}` is not built", code=ARGUMENT)
+
+
+def _module(function: Any) -> Any:
+    """The function as a module, which is what torch exports."""
+    import torch
+
+    if isinstance(function, torch.nn.Module):
+        return function
+
+    class Function(torch.nn.Module):
+        def forward(self, *args: Any) -> Any:
+            return function(*args)
+
+    Function.__name__ = getattr(function, "__name__", "function")
+    return Function()
+
+
+def _outputs(module: Any, args: Any, count: int) -> tuple[list, str]:
+    """[shape, dtype] of each output, and how they are nested ("" if that cannot be written)."""
+    import torch
+    from torch.utils import _pytree
+
+    from opentrn.frameworks.torch.fake import fake_call
+
+    result = fake_call(module, args)
+    leaves, spec = _pytree.tree_flatten(result)
+    kept = [x for x in leaves if isinstance(x, torch.Tensor)]
+    shapes = [[list(x.shape), str(x.dtype).removeprefix("torch.")] for x in kept[:count]]
+    if len(kept) != len(leaves) or len(kept) != count or isinstance(result, torch.Tensor):
+        return shapes, ""
+    try:
+        return shapes, _pytree.treespec_dumps(spec)
+    except NotImplementedError:
+        return shapes, ""
+
+
+def with_flags(settings: Settings, flags: str | Sequence[str] | None) -> Settings:
+    """Settings changed by flags such as "--auto-cast all --auto-cast-type bf16"."""
+    given = _pairs(flags)
+    if "--target" in given:
+        settings = replace(settings, target=given.pop("--target"))
+    level, kind = given.pop("--auto-cast", "none"), given.pop("--auto-cast-type", "bf16")
+    if level not in ("none", "matmult", "all") or kind not in ("bf16", "fp16", "tf32"):
+        raise UsageError(f"--auto-cast {level} --auto-cast-type {kind}", code=ARGUMENT)
+    if level != "none" and kind != "tf32":
+        settings = replace(settings, dtype=kind)
+    for flag in given:
+        if flag not in HARMLESS and not flag.startswith("-O"):
+            raise UsageError(f"compiler_args: unknown flag {flag}", code=ARGUMENT)
+    return settings
+
+
+def _pairs(flags: str | Sequence[str] | None) -> dict[str, str]:
+    """Each flag with its value, "" where it has none."""
+    words = shlex.split(flags) if isinstance(flags, str) else list(flags or ())
+    found: dict[str, str] = {}
+    last = ""
+    for word in words:
+        if word.startswith("-"):
+            last, _, value = word.partition("=")
+            found[last] = value
+        elif last:
+            found[last] = f"{found[last]} {word}".strip()
+    return found
+
+
+def save(traced: TracedModel, path: str | os.PathLike) -> Any:
+    """Write a traced model's executable; returns its path."""
+    return traced.save(path)
+
+
+def load(path: str | os.PathLike) -> TracedModel:
+    """The traced model of a file; what reading an executable raises, and `frameworks.not_traced`.
+
+    Nothing in the file is run: TorchScript archives and pickles are refused.
+    """
+    return TracedModel(load_executable(path))
+
+
+__all__ = ["TracedModel", "load", "refuse_keywords", "save", "trace", "with_flags"]
