@@ -67,7 +67,10 @@ def test_the_tensor_engine_works_nearly_all_the_time_in_a_large_product():
 
 def test_engines_overlap_in_attention():
     found = recorded("trn2", kernels.attention, *[(2, 12, 512, 64)] * 3)
-    assert found.engine_busy_ns["tensor"] / found.total_ns > 0.6
+    busy = found.engine_busy_ns
+    # The softmax binds: it streams every score three times, at one element a lane and cycle.
+    assert max(busy["vector"], busy["scalar"]) / found.total_ns > 0.7
+    assert busy["tensor"] + busy["vector"] + busy["scalar"] > 1.9 * found.total_ns
 
 
 @pytest.mark.parametrize("name", ["trn1", "trn2", "trn3"])
