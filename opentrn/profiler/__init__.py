@@ -12,6 +12,7 @@ from opentrn.profiler.instructions import (
     save_parquet,
 )
 from opentrn.profiler.metrics import METRICS
+from opentrn.profiler.page import page_pieces, save_page
 from opentrn.profiler.perfetto import (
     load_summary,
     perfetto_pieces,
@@ -29,7 +30,7 @@ from opentrn.profiler.tiles import Peak, Tile, memory_text, peak_of
 __all__ = [
     "COLUMNS", "METRICS", "SCHEMA", "TABLE", "Advice", "Bound", "Line", "Metric", "Peak",
     "Profile", "Reload", "Summary", "Tile", "Timed", "compare", "csv_pieces", "from_json",
-    "instructions", "json_pieces", "load_summary", "memory_text", "peak_of", "perfetto_pieces",
-    "profile", "report", "save_parquet", "save_perfetto", "save_summary", "side_by_side",
-    "summarize", "top_lines", "write_whole",
+    "instructions", "json_pieces", "load_summary", "memory_text", "page_pieces", "peak_of",
+    "perfetto_pieces", "profile", "report", "save_page", "save_parquet", "save_perfetto",
+    "save_summary", "side_by_side", "summarize", "top_lines", "write_whole",
 ]  # fmt: skip

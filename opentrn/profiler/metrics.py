@@ -103,6 +103,17 @@ METRICS: dict[str, Kind] = {
 }
 """Every metric a summary may have."""
 
+_TIMED_UNITS = ("s", "B/s", "cycle")
+_COUNTED_SHARES = ("mfu_max_achievable_estimated_percent",)
+_TIMED_COUNTS = ("sbuf_peak_bytes", "psum_peak_banks")
+
+COUNTED = tuple(
+    name for name, kind in METRICS.items()
+    if name in _COUNTED_SHARES
+    or (kind.unit not in (*_TIMED_UNITS, "%") and name not in _TIMED_COUNTS)
+)  # fmt: skip
+"""Metrics that are exact counts of the program; the others rest on the timing model."""
+
 ABSENT = {
     "dma_packet_time": "the model moves whole transfers, not packets",
     "throttle_time": "needs the program, for the time at full speed",
@@ -163,7 +174,7 @@ def measure(table: Table, chip: Chip, known: list[Detail | None], program) -> di
     if program is not None:
         found |= _sizes(program, chip, total)
         found["throttle_time"] = _throttled(table, known) * NS
-    return found | _rates(found, chip, _dtype(table, chip, known), _carried(table))
+    return found | _rates(found, chip, dtype_of(table, chip, known), _carried(table))
 
 
 def _active(table: Table, lane: str) -> float:
@@ -305,7 +316,7 @@ def _throttled(table: Table, known: list[Detail | None]) -> float:
     return float(np.maximum(table.duration - full, 0.0)[on].sum())
 
 
-def _dtype(table: Table, chip: Chip, known: list[Detail | None]) -> str:
+def dtype_of(table: Table, chip: Chip, known: list[Detail | None]) -> str:
     """The fastest dtype the Tensor Engine works on, so that no roofline is too low."""
     named = {d.dtype for d in known if d is not None} | {str(table.trace.meta.get("dtype", ""))}
     named = {name for name in named if name.startswith(("float", "bfloat"))} or {"bfloat16"}

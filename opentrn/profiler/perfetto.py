@@ -87,7 +87,7 @@ def perfetto_pieces(trace: Trace) -> Iterator[str]:
     yield f'{{"displayTimeUnit":"ns","otherData":{about},"traceEvents":[\n'
     name = _encode(str(trace.meta.get("target", "core")))
     yield f'{{"ph":"M","pid":1,"tid":0,"name":"process_name","args":{{"name":{name}}}}}'
-    numbers, tracks = _tracks(read)
+    numbers, tracks = tracks_of(read)
     for tid, track in enumerate(tracks, 1):
         yield (
             f',\n{{"ph":"M","pid":1,"tid":{tid},"name":"thread_name",'
@@ -105,8 +105,11 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, str | int | bool) or value is None else str(value)
 
 
-def _tracks(read: Table) -> tuple[list[int], list[str]]:
-    """The track number of each event and the names of the tracks, engines first."""
+def tracks_of(read: Table) -> tuple[list[int], list[str]]:
+    """The track number of each event, from 1, and the names of the tracks, engines first.
+
+    A DMA queue whose transfers overlap has as many tracks as it needs.
+    """
     known = list(dict.fromkeys(read.track))
     order = [e for e in ENGINES if e in known] + sorted(t for t in known if t not in ENGINES)
     lanes = np.zeros(len(read), np.int64)

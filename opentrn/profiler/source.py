@@ -1,7 +1,9 @@
 """Where the time goes in the user's source: one row for each line."""
 
+import linecache
 import os
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 from opentrn.base import Trace, Where
 from opentrn.profiler.path import Path, critical_path
@@ -58,6 +60,34 @@ def lines_of(table: Table, path: Path) -> list[Line]:
         totals[_key(table.where[piece.row])][1] += piece.end - piece.begin
     found = [_line(table, row) for row in totals.values()]
     return sorted(found, key=lambda line: (-line.path, -line.busy, line.place))
+
+
+def source_files(lines: Iterable[Line], around: int = 4) -> list[dict[str, Any]]:
+    """The source files of these lines, costliest first, with what is near a line that costs time.
+
+    Each is `{"file", "lines": [[number, text, path, busy, count, resource, flops, bytes]]}` in
+    order of the lines; numbers that are missing were left out.  Times in seconds; a line without
+    instructions ends after its text.
+    """
+    by_file: dict[str, dict[int, Line]] = {}
+    for line in lines:
+        if line.where is not None:
+            by_file.setdefault(line.where.file, {})[line.where.line] = line
+    found = []
+    for file, known in by_file.items():
+        text = linecache.getlines(file)
+        near = {n for number in known for n in range(number - around, number + around + 1)}
+        rows = [_row(n, text, known.get(n)) for n in sorted(near)
+                if n in known or 1 <= n <= len(text)]  # fmt: skip
+        found.append({"file": file, "lines": rows, "path": sum(x.path for x in known.values())})
+    return sorted(found, key=lambda one: (-one["path"], one["file"]))
+
+
+def _row(number: int, text: list[str], line: Line | None) -> list:
+    words = text[number - 1].rstrip() if number <= len(text) else ""
+    if line is None:
+        return [number, words]
+    return [number, words, line.path, line.busy, line.count, line.resource, line.flops, line.nbytes]
 
 
 def _key(where: Where | None) -> tuple:

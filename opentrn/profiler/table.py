@@ -83,7 +83,7 @@ class Table:
     def __len__(self) -> int:
         return len(self.start)
 
-    @property
+    @cached_property
     def duration(self) -> np.ndarray:
         """End minus start of each event."""
         return self.end - self.start

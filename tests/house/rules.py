@@ -48,7 +48,9 @@ ROOF = ("__init__.py", "__main__.py", "cli.py", "pytest_plugin.py")
 BASE_FILES = {"units", "dtypes", "numerics", "functions", "blas", "errors", "clock", "trace"}
 
 CORE_PACKAGES = {"click", "ml_dtypes", "numpy", "rich", "safetensors", "threadpoolctl"}
-HEAVY_PACKAGES = {"jax", "jaxlib", "numba", "onnx", "ray", "tensorflow", "torch", "transformers"}
+HEAVY_PACKAGES = {
+    "jax", "jaxlib", "numba", "onnx", "pyarrow", "ray", "tensorflow", "torch", "transformers",
+}  # fmt: skip
 # The compiled twin of a plain module; nothing imports it unless its package is installed.
 NUMBA_TWINS = ("sim/timing_fast.py",)
 DRAWERS = {"utils", "util", "common", "core", "helpers", "helper", "manager", "managers", "misc"}

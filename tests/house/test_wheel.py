@@ -9,6 +9,8 @@ import pytest
 
 from tests.house import rules
 
+SUFFIXES = (".py", ".toml", ".typed", ".html", ".css", ".js")
+
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
@@ -29,7 +31,7 @@ def test_the_wheel_holds_the_package(wheel):
     wanted = {
         path.relative_to(rules.ROOT).as_posix()
         for path in rules.tracked()
-        if path.is_relative_to(rules.PACKAGE) and path.suffix in (".py", ".toml", ".typed")
+        if path.is_relative_to(rules.PACKAGE) and path.suffix in SUFFIXES
     }
     assert "opentrn/py.typed" in wanted
     held = {name for name in wheel.namelist() if ".dist-info/" not in name}
