@@ -2,7 +2,7 @@
 
 function drawSource(data) {
   const total = data.total / 1e9 || 1;
-  const found = data.files.map((file) => {
+  const found = data.files.map((file, number) => {
     const box = make("div", { class: "src code" });
     box.append(make("div", { class: "row quiet" }, make("span", { class: "n" }, "path"), make("span", {}, ""), make("span", { class: "n" }, "busy"), make("span", { class: "n" }, "count"), make("span", { class: "n" }, ""), make("span", {}, "")));
     const busiest = Math.max(1e-12, ...file.lines.map((line) => (line.length > 2 ? line[3] : 0)));
@@ -13,7 +13,9 @@ function drawSource(data) {
       box.append(sourceRow(data, line, total, busiest));
     }
     const share = make("span", { class: "quiet" }, `  ${shareText(file.path / total)} of the critical path`);
-    return make("div", { class: "card flush file" }, make("h3", { title: file.file }, baseName(file.file), share), box);
+    const card = make("details", { class: "card flush file" }, make("summary", { title: file.file }, make("b", {}, baseName(file.file)), share), box);
+    card.open = number === 0 || file.path / total >= 0.2;
+    return card;
   });
   $("files").replaceChildren(...(found.length ? found : [make("p", { class: "quiet" }, "No event of this program knows its source line.")]));
 }

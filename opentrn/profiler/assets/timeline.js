@@ -203,7 +203,7 @@ class Timeline {
     if (this.chosen < 0) return;
     const { column } = this.data;
     pen.strokeStyle = this.paint.text;
-    pen.lineWidth = 1.2;
+    pen.lineWidth = 1.7;
     let n = this.chosen;
     for (let hops = 0; hops < 40 && column.before[n] >= 0; hops += 1) {
       const before = column.before[n];
@@ -215,7 +215,7 @@ class Timeline {
       const y0 = from.y + from.height / 2;
       const y1 = to.y + to.height / 2;
       const bend = Math.max(10, Math.abs(x1 - x0) / 2);
-      pen.globalAlpha = Math.max(0.25, 0.95 - hops * 0.06);
+      pen.globalAlpha = Math.max(0.35, 1 - hops * 0.05);
       pen.beginPath();
       pen.moveTo(x0, y0);
       pen.bezierCurveTo(x0 + bend, y0, x1 - bend, y1, x1, y1);
