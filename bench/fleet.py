@@ -86,8 +86,9 @@ def megatron_memory() -> Iterator[Row]:
         ):
             split = Split(**run["split"] | {"recompute": level, "sequence": sequence})
             held = memory(model(row["model"]), platform("selene"), job, split)
-            yield Row("memory", f"{row['model']} {level}", "activations", "selene", row[key],
-                      float(held["activations"]) / GIB, "A", "checked", {"stated": 1.0})  # fmt: skip
+            name = f"{row['model']} {level}"
+            yield Row("memory", name, "activations", "selene", row[key],  # fmt: skip
+                      float(held["activations"]) / GIB, "A", "checked", {"stated": 1})
 
 
 def training() -> Iterator[Row]:

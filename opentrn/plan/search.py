@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,12 +19,13 @@ from opentrn.cost import (
     step_time,
     training_parts,
 )
+from opentrn.hw import Price
 from opentrn.plan.answer import Plan, Plans
 from opentrn.plan.legal import Degrees, degrees, tensor_degree
 from opentrn.plan.price import age_note, find_price
 from opentrn.plan.space import Columns, Wanted, blocks
 from opentrn.plan.why import reasons
-from opentrn.workloads import Model, model
+from opentrn.workloads import Model, model, parameters
 
 declare(
     "plan.request",
@@ -42,8 +44,8 @@ declare(
     fix="take more machines, or a longer deadline",
 )
 
-ALL = 6_000_000
-"""Splits up to which every one is looked at; beyond, blocks are bounded before they are."""
+ALL = 500_000
+"""Splits up to which every one is timed; beyond, blocks that cannot win are passed over."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,13 +66,11 @@ class Found:
     legal: int
     fitting: int
     least: tuple[float, Split] | None
-    gap_seconds: float
+    passed: int
 
 
 def default_batch(m: Model, sequence: int) -> int:
     """Sequences in a step when none are asked for: 4 Mi tokens, 16 Mi from 100 B parameters."""
-    from opentrn.workloads import parameters
-
     tokens = (16 if parameters(m) >= 100e9 else 4) * 2**20
     return max(tokens // sequence, 1)
 
@@ -83,9 +83,11 @@ def evaluate(m: Model, where: Platform, job: Training, parts: Columns) -> tuple[
 
 def search(m: Model, where: Platform, job: Training, legal: Degrees, devices: int,
            wanted: Wanted) -> Found:  # fmt: skip
-    """Look at every split (or bound it): memory first, then the time of those that fit."""
+    """Look at every split, or prove that it cannot win: memory first, then the time of those
+    that fit.
+    """
     kept, times, least = [], [], None
-    count, skipped = 0, np.inf
+    count, passed = 0, 0
     group: list[Columns] = []
     best = np.inf
 
@@ -107,14 +109,12 @@ def search(m: Model, where: Platform, job: Training, legal: Degrees, devices: in
     size = 0
     for block in blocks(m, job, legal, devices, wanted):
         count += len(block)
-        if count > ALL:
-            bound = _bound(m, where, job, block)
-            if bound > best:
-                skipped = min(skipped, bound)
-                continue
+        if count > ALL and best < _bound(m, where, job, block):
+            passed += len(block)
+            continue
         group.append(block)
         size += len(block)
-        if size > 100_000:
+        if size > min(100_000, ALL):
             finish(group)
             group, size = [], 0
     if group:
@@ -122,12 +122,14 @@ def search(m: Model, where: Platform, job: Training, legal: Degrees, devices: in
     empty = Columns(np.empty((10, 0)))
     columns = Columns.joined(kept) if kept else empty
     seconds = np.concatenate(times) if times else np.empty(0)
-    return Found(where, columns, seconds, count, len(columns), least, skipped)
+    return Found(where, columns, seconds, count, len(columns), least, passed)
 
 
 def _bound(m: Model, where: Platform, job: Training, block: Columns) -> float:
-    """Seconds no row of a block can beat: compute and bubble of its lightest rows."""
-    parts = training_parts(m, where, job, block)
+    """Seconds no row of a block can beat: compute and bubble of those that recompute least."""
+    light = (block.level == block.level.min()) & (block.sequence == block.sequence.max())
+    light &= block.zero == block.zero.min()
+    parts = training_parts(m, where, job, block.take(np.flatnonzero(light)))
     return float((parts["compute"] + parts["bubble"]).min())
 
 
@@ -256,27 +258,19 @@ def plan(
     `model`, `platform` and prices.
     """
     m = model(what)
-    assumed = []
-    if sequence is None:
-        sequence = min(m.context, 8192)
-        assumed.append(f"sequences of {sequence:,} tokens")
-    if batch is None:
-        batch = default_batch(m, sequence)
-        assumed.append(f"{batch:,} sequences ({batch * sequence / 2**20:g} Mi tokens) in a step")
-    job = Training(batch=batch, sequence=sequence, optimizer=optimizer, dtype=dtype,
-                   attention=attention)  # fmt: skip
+    job, assumed = _job(m, batch, sequence, optimizer, dtype, attention)
     _checked(count, tokens, job)
     asked = _wanted(wanted)
     found = []
     for where in _platforms(target, lnc):
         devices = count * where.devices
-        legal = degrees(m, devices, domain(where), sequence)
+        legal = degrees(m, devices, domain(where), job.sequence)
         found.append(search(m, where, job, legal, devices, asked))
     if not any(f.legal for f in found):
         raise _illegal(m, asked, count * found[0].where.devices, legal, target)
     if not any(f.fitting for f in found):
         raise _no_fit(m, target, count, found, _growing(m, target, job, asked, lnc))
-    steps = tokens / (batch * sequence) if tokens else None
+    steps = tokens / (job.batch * job.sequence) if tokens else None
     price = find_price(found[0].where.name, basis, region)
     chosen = [
         _plan(m, one.where, one.columns.split(row), job, count, steps, price)
@@ -284,26 +278,39 @@ def plan(
     ]
     chosen = _limited(chosen, limits or Limits(), tokens)
     best = chosen[0]
-    if price is not None and (note := age_note(price)):
-        assumed.append(note)
-    bound = min(f.gap_seconds for f in found)
     return Plans(
         plans=tuple(chosen),
         rejected=tuple(reasons(m, job, found, best, legal)),
-        searched={"legal": sum(f.legal for f in found), "fitting": sum(f.fitting for f in found)},
-        gap=max(best.step_time_s / bound - 1.0, 0.0) if np.isfinite(bound) else 0.0,
-        assumptions=(*assumed, f"{attention} attention", f"optimizer {optimizer}",
-                     *best_notes(best)),
+        searched={"legal": sum(f.legal for f in found), "fitting": sum(f.fitting for f in found),
+                  "passed over": sum(f.passed for f in found)},
+        gap=0.0,
+        assumptions=(*assumed, *best_notes(best, price)),
         legal={"tp": legal.legal_tp, "pp": legal.pp, "cp": legal.cp, "ep": legal.ep},
     )  # fmt: skip
 
 
-def best_notes(best: Plan) -> tuple[str, ...]:
-    """What the times of a plan assume about the machine."""
+def best_notes(best: Plan, price: Price | None) -> Iterator[str]:
+    """What the time and the price of a plan rest on."""
     if "assumed" in best.step.seconds.shares:
         share = best.step.seconds.shares["assumed"]
-        return (f"{share:.0%} of the step time rests on assumed efficiencies",)
-    return ()
+        yield f"{share:.0%} of the step time rests on assumed efficiencies"
+    if price is not None and (note := age_note(price)):
+        yield note
+
+
+def _job(m: Model, batch: int | None, sequence: int | None, optimizer: str, dtype: str,
+         attention: str) -> tuple[Training, list[str]]:  # fmt: skip
+    """The job, and what was not asked and therefore assumed."""
+    notes = []
+    if sequence is None:
+        sequence = min(m.context, 8192)
+        notes.append(f"sequences of {sequence:,} tokens")
+    if batch is None:
+        batch = default_batch(m, sequence)
+        notes.append(f"{batch:,} sequences ({batch * sequence / 2**20:g} Mi tokens) in a step")
+    job = Training(batch=batch, sequence=sequence, optimizer=optimizer, dtype=dtype,
+                   attention=attention)  # fmt: skip
+    return job, [*notes, f"{attention} attention", f"optimizer {optimizer}"]
 
 
 def _wanted(wanted: Wanted | dict | None) -> Wanted:

@@ -63,9 +63,7 @@ def plan_serving(
     CapacityError `plan.memory`, LimitError `plan.limit`, UsageError `plan.request`.
     """
     m = model(what)
-    if count < 1 or not m.decoder:
-        told = f"count is {count}" if count < 1 else f"{m.name} makes no text"
-        raise UsageError(told, code="plan.request")
+    _served(m, count)
     asked = _wanted(wanted)
     plans, rejected, looked, least = [], [], 0, None
     for where in _platforms(target, lnc):
@@ -100,6 +98,12 @@ def plan_serving(
         searched={"legal": looked, "fitting": len(plans)}, gap=0.0, assumptions=tuple(notes),
         legal={"tp": legal.legal_tp, "pp": legal.pp, "ep": legal.ep},
     )  # fmt: skip
+
+
+def _served(m: Model, count: int) -> None:
+    if count < 1 or not m.decoder:
+        told = f"count is {count}" if count < 1 else f"{m.name} makes no text"
+        raise UsageError(told, code="plan.request")
 
 
 def _largest(m, where, split, count, price, prompt, answer, tpot_s, ttft_s, weight_bytes):

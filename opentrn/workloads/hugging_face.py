@@ -10,22 +10,32 @@ from opentrn.workloads.model import Model
 
 declare(
     "workloads.config",
-    "A config.json names its kind of model and gives the sizes of it.",
+    "A config.json names its kind of model and gives its sizes as whole numbers.",
     fix="use the config.json that belongs to the weights",
 )
 
-Config = Mapping[str, Any]
+_ALSO = {"num_experts": "num_local_experts", "num_local_experts": "num_experts"}
+"""Fields that are written under either name."""
+
+
+class Config(dict):
+    """The fields of one config.json, and the required ones it turned out to lack."""
+
+    def __init__(self, fields: Mapping[str, Any]):
+        super().__init__(fields)
+        self.gone: list[str] = []
+
+    def size(self, name: str) -> int:
+        """A required whole number; what is missing is noted and taken as 1 until the end."""
+        value = self.get(name, self.get(_ALSO.get(name, "")))
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            self.gone.append(name)
+            return 1
+        return value
 
 
 def _sizes(c: Config, *names: str) -> list[int]:
-    """The values of required fields; FileFormatError names all that are missing."""
-    gone = [name for name in names if not isinstance(c.get(name), int)]
-    if gone:
-        kind = c.get("model_type", "this model")
-        raise FileFormatError(
-            f"config.json lacks {', '.join(gone)}, which {kind} needs", code="workloads.config"
-        )
-    return [c[name] for name in names]
+    return [c.size(name) for name in names]
 
 
 def _text(c: Config) -> dict[str, Any]:
@@ -76,7 +86,7 @@ def _mixtral(c: Config) -> dict[str, Any]:
 
 def _gpt_oss(c: Config) -> dict[str, Any]:
     kinds = c.get("layer_types") or ()
-    near = sum(kind == "sliding_attention" for kind in kinds) or c["num_hidden_layers"] // 2
+    near = sum(kind == "sliding_attention" for kind in kinds) or c.size("num_hidden_layers") // 2
     return _mixtral(c) | {
         "bias_qkv": True, "bias_out": True, "sinks": True, "router_bias": True,
         "expert_bias": True, "window": c.get("sliding_window") or 128, "window_layers": near,
@@ -173,5 +183,12 @@ def from_config(config: Config, name: str = "") -> Model:
             f"no rule reads the config.json of model_type {kind!r}", code="workloads.config",
             fix=f"known kinds: {close}",
         )  # fmt: skip
+    fields = Config(config)
+    found = KINDS[kind](fields)
+    if fields.gone:
+        gone = ", ".join(dict.fromkeys(fields.gone))
+        raise FileFormatError(
+            f"config.json lacks {gone}, which {kind} needs", code="workloads.config"
+        )
     label = name or str(config.get("_name_or_path") or "") or str(kind)
-    return Model(name=label, source="config.json", **KINDS[kind](config))
+    return Model(name=label, source="config.json", **found)

@@ -1,0 +1,172 @@
+"""The search against a plain loop over everything, and what it says of those that lost."""
+
+import itertools
+import time
+
+import pytest
+
+from opentrn.base import CapacityError, LimitError, UnknownNameError, UsageError
+from opentrn.cost import Split, Training, platform, step_time
+from opentrn.plan import Limits, compare, plan, plan_serving
+
+
+def every_split(devices, batch, layers, heads):
+    """All legal splits by a plain loop: no arrays, no pruning."""
+    degrees = [d for d in range(1, devices + 1) if devices % d == 0]
+    for tp, cp, pp in itertools.product([d for d in degrees if heads % d == 0], (1, 2), degrees):
+        dp, rest = divmod(devices, tp * cp * pp)
+        if rest or pp > layers or batch % dp:
+            continue
+        each = batch // dp
+        for b in [b for b in range(1, 65) if each % b == 0]:
+            deep = [1]
+            if pp > 1 and layers % pp == 0 and (each // b) % pp == 0:
+                deep = [v for v in range(1, 17) if layers // pp % v == 0]
+            zeros = (0, 1, 2, 3) if dp * cp > 1 else (0,)
+            sequences = (True, False) if tp > 1 else (False,)
+            for v, r, s, z in itertools.product(deep, ("none", "full"), sequences, zeros):
+                yield Split(tp=tp, cp=cp, pp=pp, dp=dp, micro_batch=b, chunks=v, recompute=r,
+                            sequence=s, zero=z)  # fmt: skip
+
+
+def test_the_best_plan_is_the_best_of_a_plain_loop():
+    job = Training(batch=16, sequence=8192)
+    where = platform("trn2.3xlarge")
+    best, count = None, 0
+    for split in every_split(8, 16, layers=32, heads=32):
+        if split.tp > 4:
+            continue  # beyond one machine's links
+        count += 1
+        step = step_time("llama-3.1-8b", where, split, job)
+        if step.fits and (best is None or float(step.seconds) < best):
+            best = float(step.seconds)
+    found = plan("llama-3.1-8b", "trn2.3xlarge", 2, batch=16, sequence=8192, lnc=2)
+    assert found.searched["legal"] == count
+    assert found.gap == 0
+    assert found.best.step_time_s == pytest.approx(best, rel=1e-12)
+    assert found.best.step.fits
+
+
+def test_plans_are_sorted_distinct_and_use_all_devices():
+    found = plan("llama-3.1-70b", "trn2.48xlarge", 16, tokens=1e12)
+    times = [one.step_time_s for one in found]
+    assert times == sorted(times)
+    assert all(one.split.devices in (16 * 64, 16 * 128) for one in found)
+    keys = {(p.lnc, p.split.tp, p.split.cp, p.split.pp, p.split.dp, p.split.ep) for p in found}
+    assert len(keys) == len(found) == 5
+    best = found.best
+    # 512 sequences of 8,192 tokens in a step; capacity blocks at 35.7608 $ an hour.
+    assert best.hours == pytest.approx(1e12 / (512 * 8192) * best.step_time_s / 3600)
+    assert best.cost_usd == pytest.approx(best.hours * 16 * 35.7608)
+
+
+def test_every_rejected_choice_has_a_true_reason():
+    found = plan("llama-3.1-405b", "trn2.48xlarge", 64, lnc=2)
+    kinds = {one.kind for one in found.rejected}
+    assert {"slower", "memory"} <= kinds
+    for one in found.rejected:
+        assert one.reason
+        if one.kind == "slower":
+            step = step_time("llama-3.1-405b", "trn2.48xlarge", one.split,
+                             Training(batch=2048, sequence=8192))  # fmt: skip
+            more = float(step.seconds) / found.best.step_time_s - 1
+            assert more == pytest.approx(one.slower)
+            assert step.fits
+    found = plan("llama-3.1-70b", "trn2.48xlarge", 1, batch=64, optimizer="adamw-bf16", lnc=1)
+    assert any(r.choice == "tp 128" and "64 heads" in r.reason for r in found.rejected)
+
+
+def test_degrees_that_are_asked_for_are_kept():
+    found = plan("llama-3.1-8b", "trn2.48xlarge", 4, wanted={"tp": 8, "recompute": "full"})
+    assert {(p.split.tp, p.split.recompute) for p in found} == {(8, "full")}
+    with pytest.raises(LimitError, match="32 heads do not divide by 12"):
+        plan("llama-3.1-8b", "trn2.48xlarge", 4, wanted={"tp": 12})
+    with pytest.raises(LimitError, match="32 layers"):
+        plan("llama-3.1-8b", "trn2.48xlarge", 4, wanted={"pp": 64})
+    with pytest.raises(UsageError, match="no degree"):
+        plan("llama-3.1-8b", "trn2.48xlarge", wanted={"xp": 8})
+
+
+def test_what_does_not_fit_says_what_would():
+    with pytest.raises(CapacityError) as caught:
+        plan("llama-3.1-405b", "trn2.48xlarge", 1)
+    fix = caught.value.fix
+    assert "would fit" in fix
+    assert plan("llama-3.1-405b", "trn2.48xlarge", int(fix.split()[0])).best.step.fits
+    # 405.85 B parameters x 18 bytes over 64 cores are 106 GiB: one machine cannot hold them.
+    assert platform("trn2.48xlarge").memory < 405.85e9 * 18 / 64
+
+
+def test_deadline_and_budget():
+    ask = ("llama-3.1-8b", "trn2.48xlarge", 4)
+    free = plan(*ask, tokens=1e12).best
+    hours = free.hours
+    assert plan(*ask, tokens=1e12, limits=Limits(deadline_s=hours * 3601)).best == free
+    with pytest.raises(LimitError, match="deadline") as caught:
+        plan(*ask, tokens=1e12, limits=Limits(deadline_s=hours * 1800))
+    assert caught.value.fix.startswith(("about 8 x", "about 9 x"))
+    with pytest.raises(LimitError, match="budget"):
+        plan(*ask, tokens=1e12, limits=Limits(budget_usd=free.cost_usd / 2))
+    with pytest.raises(UsageError, match="tokens"):
+        plan(*ask, limits=Limits(budget_usd=1e6))
+
+
+@pytest.mark.parametrize(("kwargs", "kind"), [
+    ({"count": 0}, UsageError), ({"tokens": -1.0}, UsageError), ({"batch": -2}, UsageError),
+    ({"target": "trn9"}, UnknownNameError), ({"what": "lama"}, UnknownNameError),
+    ({"basis": "spot", "region": "eu-west-9"}, UnknownNameError),
+])  # fmt: skip
+def test_impossible_requests_are_refused(kwargs, kind):
+    ask = {"what": "llama-3.1-8b", "target": "trn2.48xlarge", "count": 1} | kwargs
+    with pytest.raises(kind):
+        plan(ask.pop("what"), ask.pop("target"), ask.pop("count"), **ask)
+
+
+def test_large_searches_are_fast():
+    start = time.perf_counter()
+    found = plan("llama-3.1-405b", "trn2.48xlarge", 256, tokens=15e12)
+    assert time.perf_counter() - start < 10
+    assert found.gap == 0
+    start = time.perf_counter()
+    plan("gpt-3-175b", "selene", 384, batch=3072, sequence=2048, attention="scores")
+    assert time.perf_counter() - start < 10
+
+
+def test_passing_over_changes_nothing(monkeypatch):
+    ask = ("llama-3.1-70b", "trn2.48xlarge", 64)
+    every = plan(*ask)
+    monkeypatch.setattr("opentrn.plan.search.ALL", 0)
+    bounded = plan(*ask)
+    assert bounded.best == every.best
+    assert bounded.searched["passed over"] > 0
+
+
+def test_serving_keeps_its_limits_and_fills_the_machine():
+    found = plan_serving("llama-3.1-70b", "trn2.48xlarge", 1, tpot_s=0.04)
+    for one in found:
+        assert one.extra["tpot_s"] <= 0.04
+        assert one.step.fits
+        assert one.split.devices * one.lnc == 128
+        busy = 1024 * one.extra["tpot_s"] + one.extra["ttft_s"]
+        assert one.extra["tokens_per_s"] == pytest.approx(one.extra["batch"] * 1024 / busy)
+        assert one.cost_usd == pytest.approx(35.7608 / 3600 / one.extra["tokens_per_s"] * 1e6)
+    with pytest.raises(LimitError, match="fast enough"):
+        plan_serving("llama-3.1-70b", "trn2.48xlarge", 1, tpot_s=0.0001)
+    with pytest.raises(CapacityError):
+        plan_serving("deepseek-v3", "trn1.2xlarge", 1)
+    with pytest.raises(UsageError):
+        plan_serving("bert-large", "trn1.2xlarge", 1)
+
+
+def test_comparison_tells_what_has_no_price_and_what_does_not_fit():
+    rows = compare("llama-3.1-70b", ["trn1", "trn2", "p5", "tpu-v5p"], chips=64, tokens=1e12)
+    by = {row.machine: row for row in rows}
+    assert by["p5.48xlarge"].plan.cost_usd == pytest.approx(
+        by["p5.48xlarge"].plan.hours * 8 * 55.04)  # fmt: skip
+    assert by["tpu-v5p"].plan.cost_usd is None
+    assert by["tpu-v5p"].chips == 64
+    small = compare("llama-3.1-405b", ["p4d"], chips=8)
+    assert small[0].plan is None
+    assert "does not fit" in small[0].refused
+    with pytest.raises(UnknownNameError):
+        compare("llama-3.1-8b", ["p99"])

@@ -1,0 +1,73 @@
+"""Parameters counted by us, by instantiated models, and by those who published them."""
+
+import pytest
+
+from opentrn.workloads import from_config, model, models, parameters
+
+transformers = pytest.importorskip("transformers", reason="the demo extra is not installed")
+torch = pytest.importorskip("torch", reason="the torch extra is not installed")
+
+GPT3 = {"n_layer": 32, "n_embd": 4096, "n_head": 32, "vocab_size": 50304, "n_positions": 2048}
+CASES = {
+    "llama-3.1-8b": ("LlamaConfig", "LlamaForCausalLM", {
+        "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256,
+        "tie_word_embeddings": False}),
+    "llama-3.1-405b": ("LlamaConfig", "LlamaForCausalLM", {
+        "num_hidden_layers": 126, "hidden_size": 16384, "num_attention_heads": 128,
+        "num_key_value_heads": 8, "intermediate_size": 53248, "vocab_size": 128256}),
+    "llama-3.2-1b": ("LlamaConfig", "LlamaForCausalLM", {
+        "num_hidden_layers": 16, "hidden_size": 2048, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "head_dim": 64, "intermediate_size": 8192,
+        "vocab_size": 128256, "tie_word_embeddings": True}),
+    "qwen3-8b": ("Qwen3Config", "Qwen3ForCausalLM", {
+        "num_hidden_layers": 36, "hidden_size": 4096, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 12288,
+        "vocab_size": 151936}),
+    "qwen3-30b-a3b": ("Qwen3MoeConfig", "Qwen3MoeForCausalLM", {
+        "num_hidden_layers": 48, "hidden_size": 2048, "num_attention_heads": 32,
+        "num_key_value_heads": 4, "head_dim": 128, "num_experts": 128,
+        "num_experts_per_tok": 8, "moe_intermediate_size": 768, "vocab_size": 151936}),
+    "gpt-oss-20b": ("GptOssConfig", "GptOssForCausalLM", {
+        "num_hidden_layers": 24, "num_local_experts": 32, "hidden_size": 2880,
+        "intermediate_size": 2880, "num_attention_heads": 64, "num_key_value_heads": 8,
+        "head_dim": 64, "num_experts_per_tok": 4, "vocab_size": 201088}),
+    "mixtral-8x7b": ("MixtralConfig", "MixtralForCausalLM", {
+        "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "intermediate_size": 14336, "num_local_experts": 8,
+        "num_experts_per_tok": 2, "vocab_size": 32000}),
+    "deepseek-v3": ("DeepseekV3Config", "DeepseekV3ForCausalLM", {}),
+    "gpt-3-6.7b": ("GPT2Config", "GPT2LMHeadModel", GPT3),
+    "bert-base": ("BertConfig", "BertModel", {}),
+    "vit-base": ("ViTConfig", "ViTForImageClassification", {"num_labels": 1000}),
+    "mamba-130m": ("MambaConfig", "MambaForCausalLM", {
+        "num_hidden_layers": 24, "hidden_size": 768, "vocab_size": 50280}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_parameters_are_those_of_the_instantiated_model(name):
+    config_name, class_name, fields = CASES[name]
+    config = getattr(transformers, config_name)(**fields)
+    with torch.device("meta"):
+        made = getattr(transformers, class_name)(config)
+    counted = sum(p.numel() for p in made.parameters())
+    assert parameters(model(name)) == counted
+    read = from_config(config.to_dict())
+    assert parameters(read) == counted
+    own = model(name)
+    assert (read.layers, read.hidden, read.kv_width, read.experts) == (
+        own.layers, own.hidden, own.kv_width, own.experts)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", models())
+def test_parameters_agree_with_the_published_number(name):
+    one = model(name)
+    assert parameters(one) == pytest.approx(one.published, rel=0.011)
+
+
+def test_active_parameters_of_models_of_experts():
+    # DeepSeek-V3 states 37 B active, Qwen3 22 B and 3.3 B, Mixtral 12.9 B.
+    for name, active in (("deepseek-v3", 37e9), ("qwen3-235b-a22b", 22e9),
+                         ("qwen3-30b-a3b", 3.3e9), ("mixtral-8x7b", 12.9e9)):  # fmt: skip
+        assert parameters(model(name), active=True) == pytest.approx(active, rel=0.02)
