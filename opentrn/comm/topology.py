@@ -20,6 +20,10 @@ declare(
     fix="ask for fewer ranks, more nodes (-N), or a larger instance",
 )
 
+LATENCY = 15e-6
+"""Seconds from HBM to HBM of another server, where a machine has no fabric file (AWS Neuron,
+collective communication)."""
+
 RACKS = 2
 """Racks of the switched fabric that has links across racks."""
 
@@ -107,14 +111,16 @@ def _network(machine, nodes: int) -> tuple[float, float]:
     """(byte/s of a node, seconds of a message) between nodes; UsageError for machines without."""
     if nodes == 1:
         return 0.0, 0.0
-    if not machine.facts.get("host.efa") and "ultraserver" not in machine.name:
+    fabric = machine.fabric
+    efa = getattr(fabric, "efa", None) if fabric is not None else None
+    interfaces = machine.facts.get("host.efa")
+    if efa is None and (interfaces is None or interfaces.value == 0):
         raise UsageError(
             f"{machine.name} has no EFA: it works alone",
             code="comm.place",
             fix="use -N 1, or trn1.32xlarge, trn2.48xlarge or an UltraServer",
         )
-    efa = machine.fabric.efa if machine.fabric is not None else None
-    return float(machine.host.network), float(efa.latency if efa is not None else 15e-6)
+    return float(machine.host.network), float(efa.latency) if efa is not None else LATENCY
 
 
 # ------------------------------------------------------------------------------------------ links
