@@ -1,5 +1,7 @@
 """bench.fabric: errors by hand, and the promise about nccom-test curves."""
 
+from pathlib import Path
+
 import pytest
 
 from bench import fabric
@@ -38,3 +40,10 @@ def test_the_table_has_a_line_for_each(found):
     cells = fabric.line(curve).strip("| ").split(" | ")
     assert cells[:3] == ["trn1.8", "trn1.32xlarge", str(len(curve.counted))]
     assert cells[4] == f"{curve.worst:+.0%}"
+
+
+def test_the_page_shows_what_a_fresh_run_gives(found):
+    page = (Path(__file__).resolve().parents[2] / "docs" / "accuracy.md").read_text("utf-8")
+    table = page.partition(fabric.BEGIN)[2].partition(fabric.END)[0]
+    assert table.strip().splitlines()[2:-2] == [fabric.line(curve) for curve in found.values()]
+    assert fabric.summary(list(found.values())) in table
