@@ -74,7 +74,8 @@ def _all(options: tuple) -> Any:
               help="Instance, UltraServer, or a system such as p5, tpu-v5p.")  # fmt: skip
 @click.option("--count", default=1, show_default=True, help="How many of them.")
 @_all(_job)
-@click.option("--context", default=8192, show_default=True, help="Cached tokens, with --fit.")
+@click.option("--context", type=click.IntRange(1), default=8192, show_default=True,
+              help="Cached tokens, with --fit.")  # fmt: skip
 @click.option("--tp", type=int, help="Tensor parallelism.")
 @click.option("--cp", type=int, help="Context parallelism.")
 @click.option("--pp", type=int, help="Pipeline parallelism.")
@@ -82,12 +83,14 @@ def _all(options: tuple) -> Any:
 @click.option("--ep", type=int, help="Expert parallelism.")
 @click.option("--micro-batch", type=int, help="Sequences of one micro-batch.")
 @click.option("--chunks", type=int, help="Interleaved model chunks of a pipeline stage.")
-@click.option("--zero", type=int, help="ZeRO level, 3 for FSDP.")
-@click.option("--recompute", help="none, selective or full.")
+@click.option("--zero", type=click.IntRange(0, 3), help="ZeRO level, 3 for FSDP.")
+@click.option("--recompute", type=click.Choice(["none", "selective", "full"]),
+              help="What is computed again in the backward pass.")  # fmt: skip
 @click.option("--lnc", type=int, help="Physical cores in one logical core.")
 @click.option("--deadline", type=Duration(), help="Longest run: 30d.")
 @click.option("--budget", type=float, help="Most dollars for the run.")
-@click.option("--keep", default=5, show_default=True, help="How many plans to show.")
+@click.option("--keep", type=click.IntRange(1), default=5, show_default=True,
+              help="How many plans to show.")  # fmt: skip
 @click.option("--json", is_flag=True, help="Print JSON, for programs.")
 @click.argument("model")
 def plan(model: str, kind: str, target: str, count: int, json: bool, **given: Any) -> None:

@@ -133,8 +133,9 @@ def _bound(m: Model, where: Platform, job: Training, block: Columns) -> float:
     return float((parts["compute"] + parts["bubble"]).min())
 
 
-def _checked(count: int, tokens: float | None, job: Training) -> None:
-    for name, value in (("count", count), ("tokens", tokens), ("batch", job.batch)):
+def _checked(count: int, tokens: float | None, keep: int) -> None:
+    asked = (("count", count), ("tokens", tokens), ("plans to keep", keep))
+    for name, value in asked:
         if value is not None and value <= 0:
             raise UsageError(f"{name} is {value:g}", code="plan.request",
                              fix=f"{name} is above zero")  # fmt: skip
@@ -259,7 +260,7 @@ def plan(
     """
     m = model(what)
     job, assumed = _job(m, batch, sequence, optimizer, dtype, attention)
-    _checked(count, tokens, job)
+    _checked(count, tokens, keep)
     asked = _wanted(wanted)
     found = []
     for where in _platforms(target, lnc):
@@ -306,7 +307,7 @@ def _job(m: Model, batch: int | None, sequence: int | None, optimizer: str, dtyp
         sequence = min(m.context, 8192)
         notes.append(f"sequences of {sequence:,} tokens")
     if batch is None:
-        batch = default_batch(m, sequence)
+        batch = default_batch(m, max(sequence, 1))
         notes.append(f"{batch:,} sequences ({batch * sequence / 2**20:g} Mi tokens) in a step")
     job = Training(batch=batch, sequence=sequence, optimizer=optimizer, dtype=dtype,
                    attention=attention)  # fmt: skip
@@ -323,8 +324,10 @@ def _wanted(wanted: Wanted | dict | None) -> Wanted:
             raise UsageError(f"no degree is called {name!r}", code="plan.request",
                              fix=f"one of {known}")  # fmt: skip
         values = tuple(value) if isinstance(value, list | tuple) else (value,)
-        if any(isinstance(v, int) and not isinstance(v, bool) and v < 0 for v in values):
-            raise UsageError(f"{name} is {value}", code="plan.request")
+        least, most = (0, 3) if name in ("zero", "sequence") else (1, 1 << 40)
+        if any(isinstance(v, int) and not least <= v <= most for v in values):
+            raise UsageError(f"{name} is {value}", code="plan.request",
+                             fix=f"{name} is {least} to {most}")  # fmt: skip
         rows[name] = values
     return Wanted(**rows)
 

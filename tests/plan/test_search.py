@@ -113,6 +113,9 @@ def test_deadline_and_budget():
 
 @pytest.mark.parametrize(("kwargs", "kind"), [
     ({"count": 0}, UsageError), ({"tokens": -1.0}, UsageError), ({"batch": -2}, UsageError),
+    ({"wanted": {"tp": 0}}, UsageError), ({"keep": 0}, UsageError),
+    ({"sequence": 0}, UsageError), ({"optimizer": "adm"}, UnknownNameError),
+    ({"wanted": {"zero": 4}}, UsageError), ({"dtype": "float4"}, UsageError),
     ({"target": "trn9"}, UnknownNameError), ({"what": "lama"}, UnknownNameError),
     ({"basis": "spot", "region": "eu-west-9"}, UnknownNameError),
 ])  # fmt: skip
