@@ -82,14 +82,15 @@ def _taker(args: tuple[str, ...], kernel: str, quiet: bool) -> Callable:
         runs = ran.get((file, target))
         if runs is None:
             found = _script(file, args, target, quiet) if script else _executable(file)
-            runs = ran[file, target] = [run for run in found if kernel in run[0].name]
-        return [_timed(*run, None if script else target, settings) for run in runs]
+            runs = ran[file, target] = [run for run in found if kernel in run[0][0].name]
+        where = None if script else target
+        return [core for run in runs for core in _timed(*run, where, settings)]
 
     return take
 
 
 def _script(path: str, args: tuple[str, ...], target: str | None, quiet: bool) -> list[tuple]:
-    """Run a script; `(program, chip, trip counts)` of each kernel call."""
+    """Run a script; `(programs, chip, trip counts of each core)` of each kernel call."""
     import contextlib
     import io
 
@@ -99,31 +100,34 @@ def _script(path: str, args: tuple[str, ...], target: str | None, quiet: bool) -
     silent = contextlib.redirect_stdout(io.StringIO()) if quiet else contextlib.nullcontext()
     with nki.watch() as runs, silent:
         run_script(path, args, target or DEFAULT_TARGET)
-    for run in runs:
-        if len(run.programs) > 1:
-            run.timeline()  # says what it cannot time
-    return [(run.program, run.chip, [n for _, n in _trips(run)]) for run in runs]
-
-
-def _trips(run: Any) -> tuple:
-    return run.trips[0] if run.trips else ()
+    return [(run.programs, run.chip, [[n for _, n in core] for core in run.trips] or None)
+            for run in runs]  # fmt: skip
 
 
 def _executable(path: str) -> list[tuple]:
     from opentrn import hw, isa
 
     executable = isa.load(path)
-    return [(executable.program, hw.target(executable.target), ())]
+    return [((executable.program,), hw.target(executable.target), None)]
 
 
-def _timed(program: Any, chip: Any, trips: Any, target: str | None, settings: tuple) -> "Profile":
-    """Time a program on its chip, or on another one or a variant: then it is moved there first."""
+def _timed(
+    programs: tuple, chip: Any, trips: Any, target: str | None, settings: tuple
+) -> list["Profile"]:
+    """Time the programs of a launch, a profile for each core.
+
+    On another chip, or a variant of theirs, they are moved there first.
+    """
     from opentrn import hw, isa, profiler, sim
 
     wanted = hw.variant(hw.target(target) if target else chip, settings)
     if wanted != chip:
-        program = isa.for_chip(program, wanted)
-    return profiler.profile(sim.timeline(program, wanted, trips=trips))
+        programs = tuple(isa.for_chip(one, wanted) for one in programs)
+    found = sim.timeline_together(programs, wanted, trips=trips)
+    if len(found) == 1:
+        return [profiler.profile(found[0])]
+    names = [f"{one.name} core {number}" for number, one in enumerate(programs)]
+    return [profiler.profile(one, name) for one, name in zip(found, names, strict=True)]
 
 
 def _summaries(path: str) -> list["Summary"]:

@@ -13,6 +13,7 @@ from opentrn.profiler import gains
 from opentrn.profiler.bounds import RESOURCES
 from opentrn.profiler.gains import Case
 from opentrn.profiler.metrics import percent
+from opentrn.profiler.path import CORE
 
 SMALL_TRANSFER = 32768
 TRANSPOSE_PERCENT = 10.0
@@ -105,7 +106,8 @@ def _base(where) -> str:
 
 def _overlap(case: Case) -> Iterator[Advice]:
     gain = gains.overlapped(case)
-    if case.bound.kind in ("dependency", "latency") and gain >= LEAST_GAIN:
+    waits = case.bound.kind in ("dependency", "latency") and case.bound.resource != CORE
+    if waits and gain >= LEAST_GAIN:
         yield Advice(
             "overlap",
             "engines wait for each other",

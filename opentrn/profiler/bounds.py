@@ -6,9 +6,11 @@ The rule, in order:
    `FULL` of the device time: even perfect overlap could then save no more than the rest.  The
    program is bound by the full resource on which the critical path spends most time; the issue of
    a transfer counts for the engine that issues it.  Kind "engine" or "dma", share = active share.
-2. Else, when fixed costs (issue of transfers, semaphores, draining pipelines, start of transfers)
+2. Else, when the critical path waits for another core of the launch at least half of the time: kind
+   "dependency" of the resource "other core", share = that part.
+3. Else, when fixed costs (issue of transfers, semaphores, draining pipelines, start of transfers)
    make up at least half of the critical path: kind "latency", share = their part of the path.
-3. Else the work itself is on the path, but spread over resources that wait for each other: kind
+4. Else the work itself is on the path, but spread over resources that wait for each other: kind
    "dependency", share = the part of the path that is work.
 
 Without a critical path (a trace whose events do not name what they waited for), the path's fixed
@@ -19,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from opentrn.profiler.path import DMA, ISSUE, LATENCY, UNKNOWN, Path
+from opentrn.profiler.path import CORE, DMA, ISSUE, LATENCY, UNKNOWN, Path
 from opentrn.profiler.table import ENGINES, Table, covered, union
 
 FULL = 0.7
@@ -66,6 +68,11 @@ def bound_of(table: Table, busy: dict[str, float], path: Path) -> Bound:
         first = max(full, key=lambda r: (on_path[r], busy[r]))
         kind = "dma" if first == DMA else "engine"
         return Bound(kind, first, busy[first] / total, _full_reason(first, busy, path, total))
+    apart = path.spent.get(CORE, 0.0) / total
+    if apart >= HALF:
+        return Bound(
+            "dependency", CORE, apart, f"it waits for another core {apart:.0%} of the time"
+        )
     first = max(RESOURCES, key=lambda r: busy[r])
     fixed = _fixed(table, path) / total
     if fixed >= HALF:
@@ -118,8 +125,8 @@ def idle(table: Table) -> dict[str, dict[str, float]]:
 
     An engine is idle when it neither works nor writes a result (as the active time has it).  A gap
     is charged to what the next event on the resource waited for: another engine, "dma", "own
-    result", "dma rings" (queues and HBM), "start" (nothing; only its own start-up), "other"; the
-    time after the last event is "done".
+    result", "dma rings" (queues and HBM), "other core", "start" (nothing; only its own start-up),
+    "other"; the time after the last event is "done".
     """
     return {lane: _gaps(table, lane) for lane in RESOURCES if table.on(lane).any()}
 
@@ -148,6 +155,8 @@ def _cause(table: Table, lane: str, row: int) -> str:
         return "dma rings"
     if not reason:
         return "start"
+    if reason == "core":
+        return CORE
     if before < 0:
         return "other"
     other = table.lanes[table.lane[before]]

@@ -136,7 +136,7 @@ def _events(profile: Profile, columns: Columns, tick: float, places: _Places) ->
 
 
 # The page's script has the words for these, in this order (timeline.js).
-REASONS = ("", "engine", "data", "semaphore", "dma", "queue", "hbm", "port", "other")
+REASONS = ("", "engine", "data", "semaphore", "dma", "queue", "hbm", "port", "core", "other")
 
 
 def _waits(read) -> tuple[np.ndarray, np.ndarray]:

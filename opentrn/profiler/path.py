@@ -4,7 +4,9 @@ Walking back from the event that ends last, each event answers for the time from
 predecessor let it go until it ended itself (or until the next one was let go, if that was earlier).
 Of that time, what passes while its engine works or its bytes move belongs to that resource, what
 passes while an engine issues the transfer to "dma issue", and the rest to "latency": semaphores,
-pipelines that drain, transfers that start.  Every ns of the total belongs to exactly one of these.
+pipelines that drain, transfers that start.  An event that waited for another core answers for the
+time since the last event of this core ended, which is called "other core".  Every ns of the total
+belongs to exactly one of these.
 """
 
 from typing import NamedTuple
@@ -13,7 +15,7 @@ import numpy as np
 
 from opentrn.profiler.table import DMA, Table
 
-ISSUE, LATENCY, UNKNOWN = "dma issue", "latency", "unknown"
+ISSUE, LATENCY, UNKNOWN, CORE = "dma issue", "latency", "unknown", "other core"
 
 
 class Piece(NamedTuple):
@@ -78,6 +80,12 @@ def _issue_row(table: Table, row: int) -> int:
 def _released(table: Table, row: int) -> tuple[float, int]:
     """When the predecessor let this event go, and the predecessor's row (-1: there is none)."""
     reason, before = table.reason(row)
+    if reason == "core":
+        begun = float(table.start[row])
+        earlier = np.where(table.end <= begun, table.end, -1.0)
+        earlier[row] = -1.0
+        before = int(np.argmax(earlier)) if len(earlier) else -1
+        return (float(table.end[before]), before) if earlier[before] > 0.0 else (0.0, -1)
     if before < 0:
         first = _issue_row(table, row)
         began = min(table.start[row], table.start[first] if first >= 0 else np.inf)
@@ -99,7 +107,11 @@ def _parts(table: Table, row: int, begin: float, end: float):
         issuer = table.lanes[table.lane[issue]]
         started = _overlap(begin, end, float(table.start[issue]), float(table.end[issue]))
         parts.append((ISSUE, started))
-    parts.append((LATENCY, end - begin - work - started))
+    rest = end - begin - work - started
+    apart = 0.0
+    if table.reason(row)[0] == "core":
+        apart = min(rest, max(0.0, float(table.start[row]) - begin))
+    parts += [(CORE, apart), (LATENCY, rest - apart)]
     return tuple((name, ns) for name, ns in parts if ns > 0.0), issuer
 
 
@@ -107,4 +119,4 @@ def _overlap(begin: float, end: float, first: float, last: float) -> float:
     return max(0.0, min(end, last) - max(begin, first))
 
 
-__all__ = ["DMA", "ISSUE", "LATENCY", "UNKNOWN", "Path", "Piece", "critical_path"]
+__all__ = ["CORE", "DMA", "ISSUE", "LATENCY", "UNKNOWN", "Path", "Piece", "critical_path"]

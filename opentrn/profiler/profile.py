@@ -85,12 +85,14 @@ class Profile:
         return tiles_of(timed.instructions, *times, timed.placement.slots)
 
 
-def profile(timed: Timed) -> Profile:
-    """Everything about one timed program: `profile(run.timeline())`.
+def profile(timed: Timed, name: str = "") -> Profile:
+    """Everything about one timed program: `profile(run.timeline())`; `name` replaces its name.
 
     Facts of the chip that a variant replaced are named in the trace and the summary as assumed.
     """
     trace = timed.trace()
+    if name:
+        trace.meta["program"] = name
     changed = {f.path: f.text for f in timed.chip if f.source == "variant"}
     if changed:
         trace.meta["assumed"] = changed

@@ -263,6 +263,8 @@ class Timeline:
         ):
             one, stream = self.instructions[index], streams[index]
             waited = f"{REASONS[reason]}: {self._name(binding)}" if binding >= 0 else ""
+            if reason == timing.CORE:
+                waited = "core: another core"
             if isinstance(one, Loop):
                 trace.add(tracks[stream], "loop", start, end, where=one.where, label="loop",
                           waited_for=waited, wait_ns=waits[index], grade=self._grade(index),

@@ -378,7 +378,7 @@ function placeTip(tip, event) {
   tip.style.top = `${event.clientY + 18 + high > innerHeight ? event.clientY - high - 12 : event.clientY + 18}px`;
 }
 
-const REASONS = ["", "its engine", "a result of its own engine", "another engine's result", "a transfer", "the DMA engines", "HBM bandwidth", "a memory port", "something else"];
+const REASONS = ["", "its engine", "a result of its own engine", "another engine's result", "a transfer", "the DMA engines", "HBM bandwidth", "a memory port", "another core", "something else"];
 
 function eventWords(data, n) {
   const { column, tick } = data;

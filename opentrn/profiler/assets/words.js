@@ -67,7 +67,7 @@ const CAUSES = { done: "after its last", start: "its own start-up", "dma rings":
 const causeText = (cause) => CAUSES[cause] || (cause === "dma issue" ? "issue of its transfers" : cause);
 
 function colour(name) {
-  const key = { "dma issue": "issue", "dma rings": "dma", "own result": "latency", start: "latency", other: "latency", unknown: "latency", done: "soft" }[name] || name;
+  const key = { "dma issue": "issue", "dma rings": "dma", "own result": "latency", "other core": "sync", start: "latency", other: "latency", unknown: "latency", done: "soft" }[name] || name;
   return getComputedStyle(document.documentElement).getPropertyValue(`--${key}`).trim() || "#888";
 }
 
