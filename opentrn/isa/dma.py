@@ -75,8 +75,9 @@ def plan(i, rate: float = 1.0) -> Transfer:
 def issued_by(i) -> tuple[str, float, float]:
     """(engine that issues the transfer, seconds it spends, seconds until the first byte moves).
 
-    They follow from the descriptor generation mode.  Unknown mode: static rings when every address is known; otherwise hardware generation where
-    the chip has it and the access is not a gather, else software generation on GpSimd.
+    They follow from the descriptor generation mode.  Unknown mode: static rings when every address
+    is known; otherwise hardware generation where the chip has it and the access is not a gather,
+    else software generation on GpSimd.
     """
     dma, mode = i.chip.dma, i.dge_mode
     dynamic = {i.src.indirect, i.dst.indirect} - {""}

@@ -262,7 +262,7 @@ class Timeline:
             zip(*columns, strict=True)
         ):
             one, stream = self.instructions[index], streams[index]
-            waited = f"{REASONS[reason]}: {self._name(binding)}" if binding >= 0 else ""
+            waited = self._told(reason, binding)
             if reason == timing.CORE:
                 waited = "core: another core"
             if isinstance(one, Loop):
@@ -283,6 +283,12 @@ class Timeline:
                 wait_ns=waits[index], grade=grade, label=one.name or "",
                 args={"index": index, "done": done}, **known,
             )  # fmt: skip
+
+    def _told(self, reason: int, binding: int) -> str:
+        """What the trace says an event waited for."""
+        if reason == timing.CORE:
+            return "core: another core of the launch"
+        return f"{REASONS[reason]}: {self._name(binding)}" if binding >= 0 else ""
 
     def _name(self, index: int) -> str:
         one = self.instructions[index]
