@@ -44,10 +44,11 @@ _job = (
                  help="Bytes of one weight, serving: 1 for float8 and int8."),
     click.option("--basis", help="on-demand, capacity-block, spot or ri-3yr."),
     click.option("--region", help="Region of the price."),
+    click.option("--prices", metavar="FILE.toml", help="A price file of your own."),
 )  # fmt: skip
 
-_TRAIN = ("tokens", "batch", "sequence", "optimizer", "dtype", "basis", "region")
-_SERVE = ("prompt", "answer", "tpot", "ttft", "weight_bytes", "basis", "region")
+_TRAIN = ("tokens", "batch", "sequence", "optimizer", "dtype", "basis", "region", "prices")
+_SERVE = ("prompt", "answer", "tpot", "ttft", "weight_bytes", "basis", "region", "prices")
 
 
 def _options(names: tuple[str, ...], given: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from opentrn.hw.accelerator import (
     accelerators,
 )
 from opentrn.hw.fact import Chip, Fabric, Fact, Instance, Price, Reading
-from opentrn.hw.load import chip, chips, fabric, fabrics, instances, prices, read_file
+from opentrn.hw.load import chip, chips, fabric, fabrics, instances, prices, read_file, read_prices
 from opentrn.hw.names import best_price, names, price, target
 from opentrn.hw.names import find_instance as instance
 from opentrn.hw.page import page
@@ -19,5 +19,5 @@ __all__ = [
     "ALIASES", "BASES", "GRADES", "Accelerator", "Chip", "Fabric", "Fact", "Instance", "Price",
     "Reading", "accelerator", "accelerator_prices", "accelerators", "best_price", "chip", "chips",
     "fabric", "fabrics", "instance", "instances", "names", "page", "price", "prices", "read_file",
-    "settings_of", "target", "variant",
+    "read_prices", "settings_of", "target", "variant",
 ]  # fmt: skip

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import datetime
+from pathlib import Path
 
 from opentrn.base.errors import FileFormatError, UnknownNameError, declare
-from opentrn.hw import BASES, Price, accelerator_prices, accelerators, best_price, price
+from opentrn.hw import (
+    BASES,
+    Price,
+    accelerator_prices,
+    accelerators,
+    best_price,
+    price,
+    read_prices,
+)
 
 declare(
     "plan.price",
@@ -18,27 +27,39 @@ OLD_DAYS = 365
 """A price older than this is flagged."""
 
 
-def _other(name: str, basis: str | None, region: str | None) -> Price | None:
-    listed = accelerator_prices(name)
-    asked = [basis] if basis else BASES
-    for one in asked:
+def _newest(name: str, listed: tuple[Price, ...], basis: str | None, region: str | None) -> Price:
+    """The newest listed price of the first basis there is; UnknownNameError names what there is."""
+    for one in [basis] if basis else BASES:
         found = [p for p in listed if p.basis == one and region in (None, p.region)]
         if found:
             return max(found, key=lambda p: p.date)
-    if basis or region:
-        there = ", ".join(f"{p.basis} ({p.region})" for p in listed) or "none"
-        raise UnknownNameError(
-            f"no such price of {name} is known", code="plan.price", fix=f"listed: {there}"
-        )
-    return None
+    there = ", ".join(f"{p.basis} ({p.region})" for p in listed) or "none"
+    raise UnknownNameError(
+        f"no such price of {name} is known", code="plan.price", fix=f"listed: {there}"
+    )
 
 
-def find_price(name: str, basis: str | None = None, region: str | None = None) -> Price | None:
+def _other(name: str, basis: str | None, region: str | None) -> Price | None:
+    listed = accelerator_prices(name)
+    return _newest(name, listed, basis, region) if listed or basis or region else None
+
+
+def find_price(
+    name: str,
+    basis: str | None = None,
+    region: str | None = None,
+    file: str | Path | None = None,
+) -> Price | None:
     """The price of a machine: on the basis asked for, else the first there is; None without any.
+
+    `file` is a price file of your own, in the form of those in opentrn/hw/prices; its prices are
+    taken for whatever machine is planned.
 
     Raises UnknownNameError (`hw.price`, `plan.price`) when a basis or region is asked for that is
     not listed; the message names those that are.
     """
+    if file is not None:
+        return _newest(name, read_prices(Path(file)), basis, region)
     if name in accelerators():
         return _other(name, basis, region)
     if basis or region:

@@ -248,15 +248,16 @@ def plan(
     limits: Limits | None = None,
     basis: str | None = None,
     region: str | None = None,
+    prices: str | None = None,
     keep: int = 5,
 ) -> Plans:
     """The fastest ways to train a model on `count` machines, with reasons why others lost.
 
     `tokens` is the length of the run, `batch` the sequences of one step, `sequence` their tokens;
-    `wanted` fixes degrees (`{"tp": 8}`); `limits` are a deadline and a budget. Step times are
-    seconds, memory bytes of one device, cost dollars. Raises CapacityError `plan.memory` with the
-    nearest size that fits, LimitError `plan.limit`, UsageError `plan.request`, and the errors of
-    `model`, `platform` and prices.
+    `wanted` fixes degrees (`{"tp": 8}`); `limits` are a deadline and a budget, `prices` is a price
+    file of your own. Step times are seconds, memory bytes of one device, cost dollars. Raises
+    CapacityError `plan.memory` with the nearest size that fits, LimitError `plan.limit`, UsageError
+    `plan.request`, and the errors of `model`, `platform` and prices.
     """
     m = model(what)
     job, assumed = _job(m, batch, sequence, optimizer, dtype, attention)
@@ -272,7 +273,7 @@ def plan(
     if not any(f.fitting for f in found):
         raise _no_fit(m, target, count, found, _growing(m, target, job, asked, lnc))
     steps = tokens / (job.batch * job.sequence) if tokens else None
-    price = find_price(found[0].where.name, basis, region)
+    price = find_price(found[0].where.name, basis, region, prices)
     chosen = [
         _plan(m, one.where, one.columns.split(row), job, count, steps, price)
         for one, row in _distinct(found, keep)

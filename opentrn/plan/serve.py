@@ -53,6 +53,7 @@ def plan_serving(
     wanted=None,
     basis: str | None = None,
     region: str | None = None,
+    prices: str | None = None,
     keep: int = 5,
 ) -> Plans:
     """The ways to serve a model with most answered tokens a second on `count` machines.
@@ -67,7 +68,7 @@ def plan_serving(
     asked = _wanted(wanted)
     plans, rejected, looked, least = [], [], 0, None
     for where in _platforms(target, lnc):
-        price = find_price(where.name, basis, region)
+        price = find_price(where.name, basis, region, prices)
         devices = count * where.devices
         for tp, pp, ep in _candidates(m, where, devices, asked):
             split = Split(tp=tp, pp=pp, dp=devices // (tp * pp), ep=ep, zero=0)
@@ -90,7 +91,7 @@ def plan_serving(
                                  other.split, more))  # fmt: skip
     notes = [f"prompts of {prompt:,} and answers of {answer:,} tokens"]
     notes += [f"at most {tpot_s:g} s for each token"] if tpot_s else []
-    found = find_price(best.machine, basis, region)
+    found = find_price(best.machine, basis, region, prices)
     notes += [note] if found and (note := age_note(found)) else []
     legal = degrees(m, count * where.devices, domain(where))
     return Plans(

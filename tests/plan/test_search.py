@@ -173,3 +173,14 @@ def test_comparison_tells_what_has_no_price_and_what_does_not_fit():
     assert "does not fit" in small[0].refused
     with pytest.raises(UnknownNameError):
         compare("llama-3.1-8b", ["p99"])
+
+
+def test_own_prices_and_old_ones(tmp_path):
+    file = tmp_path / "mine.toml"
+    row = 'basis = "on-demand"\nregion = "home"\ndate = "2020-01-01"\nhourly = "10 $/h"\n'
+    file.write_text(f'[[price]]\n{row}source = "me"\ngrade = "stated"\n[sources]\nme = "mine"\n')
+    found = plan("llama-3.1-8b", "trn2.48xlarge", 4, tokens=1e12, prices=str(file))
+    assert found.best.cost_usd == pytest.approx(found.best.hours * 4 * 10)
+    assert any("days old" in note for note in found.assumptions)
+    with pytest.raises(UnknownNameError, match="no such price"):
+        plan("llama-3.1-8b", "trn2.48xlarge", 4, prices=str(file), basis="spot")
