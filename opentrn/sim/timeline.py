@@ -263,8 +263,6 @@ class Timeline:
         ):
             one, stream = self.instructions[index], streams[index]
             waited = self._told(reason, binding)
-            if reason == timing.CORE:
-                waited = "core: another core"
             if isinstance(one, Loop):
                 trace.add(tracks[stream], "loop", start, end, where=one.where, label="loop",
                           waited_for=waited, wait_ns=waits[index], grade=self._grade(index),
@@ -287,7 +285,7 @@ class Timeline:
     def _told(self, reason: int, binding: int) -> str:
         """What the trace says an event waited for."""
         if reason == timing.CORE:
-            return "core: another core of the launch"
+            return "core: another core"
         return f"{REASONS[reason]}: {self._name(binding)}" if binding >= 0 else ""
 
     def _name(self, index: int) -> str:

@@ -42,7 +42,7 @@ def test_the_early_core_waits_at_the_barrier_for_the_late_one():
     assert early.start[mine] == pytest.approx(arrival + SEMAPHORE)
     assert early.binding[mine] == (-1, "core")
     told = {e.args["index"]: e.waited_for for e in early.trace().rows() if e.label != "issue"}
-    assert told[mine] == "core: another core of the launch"
+    assert told[mine] == "core: another core"
     assert late.start[theirs] <= early.start[mine]
     # Alone, the early core would not have waited.
     alone = timeline(core(1), TRN2)
