@@ -137,6 +137,7 @@ def test_a_loop_is_not_left_early(loop):
     with pytest.raises(TrnError) as refused:
         kernel(np.zeros((2, 4, 4), np.float32))
     assert refused.value.code == "beta1.left_loop"
+    assert "for i in loop(2):" in str(refused.value)
 
 
 def test_a_static_loop_may_be_left():

@@ -144,8 +144,57 @@ def _bounds(cut: slice, count: int) -> tuple[int, int, int]:
     return start, len(range(start, stop, step)), step
 
 
+_NONE = (-1, 0)
+
+
+def _plain_cut(one: Any, count: int) -> tuple[int, int]:
+    """(start, size) of a plain index inside the dimension, size 0 for an integer; else _NONE."""
+    kind = type(one)
+    if kind is slice:
+        if one.step is not None:
+            return _NONE
+        start = 0 if one.start is None else one.start
+        stop = count if one.stop is None else one.stop
+    elif kind is DynamicSlice:
+        if not isinstance(one.start, int):
+            return _NONE
+        start, stop = one.start, one.start + one.size
+    elif isinstance(one, int):
+        return (one, 0) if 0 <= one < count else _NONE
+    else:
+        return _NONE
+    inside = isinstance(start, int) and isinstance(stop, int) and 0 <= start < stop <= count
+    return (start, stop - start) if inside else _NONE
+
+
+def _plain_part(tensor: Any, keys: tuple) -> Any:
+    """The short way for integers and slices inside the tensor; None when it is not that simple."""
+    steps, offset, made = tensor._steps, tensor._offset, []
+    if tensor._limits or tensor._index is not None or len(keys) > len(steps):
+        return None
+    for (stride, count), one in zip(steps, keys, strict=False):
+        cut = _plain_cut(one, count)
+        if cut is _NONE:
+            return None
+        offset += cut[0] * stride
+        if cut[1]:
+            made.append((stride, cut[1]))
+    made += steps[len(keys) :]
+    if tensor.on_chip:
+        if keys and isinstance(keys[0], int):
+            return None
+        made = made if len(made) > 1 else [*made, (1, 1)]
+    steps = _with_pitch(tensor, tuple(made) or ((1, 1),))
+    return type(tensor)(tensor._memory, offset, steps, tensor.element)
+
+
 def part(tensor: Any, key: Any) -> Any:
     """The part of `tensor` under `key`; positions are checked when it is used."""
+    made = _plain_part(tensor, key if type(key) is tuple else (key,))
+    return made if made is not None else _any_part(tensor, key)
+
+
+def _any_part(tensor: Any, key: Any) -> Any:
     keys = expanded(key, tensor.ndim)
     if tensor._limits:
         tensor._check(tuple((0, n) for n in tensor.shape))

@@ -82,8 +82,9 @@ def run(func: Callable, grid: tuple[int, ...], args: tuple, kwargs: dict) -> Run
 def _check_loops(session: OlderSession) -> None:
     """Refuse a kernel that left a loop early: a device would not have."""
     if session.left:
-        what = f"a loop was left in iteration {session.left[0]}"
-        raise UsageError(what, code="beta1.left_loop")
+        index, where = session.left[0]
+        what = f"this loop was left at index {index}"
+        raise UsageError(what, code="beta1.left_loop", at=where)
 
 
 def _arguments(session: OlderSession, bound: inspect.BoundArguments) -> inspect.BoundArguments:

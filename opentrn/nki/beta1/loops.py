@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from opentrn.base import UsageError, declare
+from opentrn.base import UsageError, declare, user_line
 from opentrn.nki.beta1.pending import current
 
 declare(
@@ -42,7 +42,7 @@ class Loop:
 
 
 def _loop(bounds: range, once: bool) -> Iterator[LoopIndex]:
-    session = current()
+    session, where = current(), user_line()
     loops, place = session.loops, 0
     if loops:
         place = loops[-1].started
@@ -58,7 +58,7 @@ def _loop(bounds: range, once: bool) -> Iterator[LoopIndex]:
     except GeneratorExit:
         # The compiler builds the body once for all iterations; nobody can leave it for some.
         if once and number != bounds[-1]:
-            session.left.append(number)
+            session.left.append((number, where))
         raise
     finally:
         if loop in loops:
