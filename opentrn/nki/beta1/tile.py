@@ -13,7 +13,7 @@ import numpy as np
 
 from opentrn.base import BoundsError, ShapeError, UsageError, declare, numerics, user_line
 from opentrn.base import dtype as as_dtype
-from opentrn.isa import View, relayout
+from opentrn.isa import View
 from opentrn.nki.beta1 import addressing
 from opentrn.nki.beta1.masks import Ranges
 from opentrn.nki.beta1.operators import Arithmetic
@@ -304,7 +304,7 @@ class Tensor(Arithmetic):
             from opentrn.nki.beta1 import elements
 
             return elements.repeat_partition(self, shape)
-        steps = ((1, 1),) * 0 + self._steps
+        steps = self._steps
         extra = len(shape) - len(steps)
         middle = steps[:1] if self.on_chip else ()
         steps = (*middle, *((0, 1),) * max(extra, 0), *steps[len(middle) :])
@@ -372,4 +372,4 @@ def produce(shape, dtype, run, space: str = "sbuf", **more: Any) -> Tensor:
     return session.waiting
 
 
-__all__ = ["Memory", "Tensor", "produce", "relayout"]
+__all__ = ["Memory", "Tensor", "produce"]
