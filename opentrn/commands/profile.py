@@ -57,7 +57,7 @@ def profile(
         chosen = take(file, target, ())
         if not chosen:
             click.echo(f"no kernel{f' named *{kernel}*' if kernel else ''} ran", err=True)
-        if not (form or report):
+        if form is None:
             _show(chosen, json=json, memory=memory)
     if form is not None:
         _write_format(form, chosen, output, out)
@@ -77,6 +77,9 @@ def _taker(args: tuple[str, ...], kernel: str, quiet: bool) -> Callable:
 
     def take(file: str, target: str | None, settings: tuple[str, ...]) -> list[Any]:
         script = file.endswith(".py")
+        if args and not script:
+            raise _usage(f"{file} is no script and takes no arguments: {' '.join(args)}",
+                         "leave them out, or check the spelling of the options")  # fmt: skip
         if file.endswith(".json"):
             return [one for one in _summaries(file) if kernel in one.program]
         runs = ran.get((file, target))

@@ -123,6 +123,33 @@ def test_comparing_two_scripts_and_a_saved_summary(opentrn, kernel, script):
     assert refused.err.startswith("a saved summary holds no events")
 
 
+def test_bad_files_and_empty_programs(opentrn, script, tmp_path):
+    script('{"schema": "other"}', "a.json")
+    script("no executable", "b.trn")
+    script("print('nothing to profile')", "none.py")
+    script(
+        "import nki, numpy as np\nk = nki.jit(lambda x: x)\nk(np.zeros((4, 4), np.float32))\n",
+        "empty.py",
+    )
+    for name, code in (
+        ("a.json", "profiler.summary_file"), ("b.trn", "isa.executable"),
+        ("c.json", "profiler.no_file"), ("c.trn", "isa.no_executable"),
+    ):  # fmt: skip
+        result = opentrn("profile", name)
+        assert (result.status, result.out) == (1, "")
+        assert f"opentrn explain {code}" in result.err
+    refused = opentrn("profile", "b.trn", "--taget", "trn1")
+    assert refused.status == 2
+    assert refused.err.startswith("b.trn is no script and takes no arguments: --taget trn1")
+    result = opentrn("profile", "none.py", "--report", "none.html")
+    assert (result.status, result.err) == (0, "no kernel ran\n")
+    result = opentrn("profile", "empty.py", "--report", "empty.html", "--memory")
+    assert (result.status, result.err) == (0, "")
+    assert "empty: nothing takes time" in result.out
+    assert "SBUF: no tile" in result.out
+    assert (tmp_path / "empty.html").stat().st_size > 20_000
+
+
 def test_targets_side_by_side(opentrn, kernel):
     result = opentrn("profile", kernel, "--target", "trn1,trn2,gen4")
     assert result.status == 0
