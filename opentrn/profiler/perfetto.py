@@ -28,6 +28,7 @@ declare(
 
 _BATCH = 8192
 _UNITS = {"sbuf_bytes": "bytes", "psum_banks": "banks"}
+_SEMAPHORES = ("semaphore", "dma")  # waits for another engine's result, or a transfer's
 _encode = json.encoder.encode_basestring_ascii
 
 
@@ -54,8 +55,10 @@ def load_summary(path: str | os.PathLike) -> Summary:
 def save_perfetto(trace: Trace, path: str | os.PathLike) -> Path:
     """Write a trace that Perfetto and chrome://tracing open, whole or not at all.
 
-    One track for each engine and DMA queue, counters, and as arguments of each event its source
-    line, bytes, flops, grade and what it waited for.  Raises MissingFileError `profiler.no_file`.
+    One track for each engine and DMA queue, counters, arrows for waits on semaphores, and as
+    arguments of each event its source line, bytes, flops, grade and what it waited for.
+
+    Raises MissingFileError `profiler.no_file`.
     """
     return write_whole(path, perfetto_pieces(trace))
 
@@ -95,6 +98,7 @@ def perfetto_pieces(trace: Trace) -> Iterator[str]:
             f'"name":"thread_sort_index","args":{{"sort_index":{tid}}}}}'
         )
     yield from _events(read, numbers)
+    yield from _waits(read, numbers)
     for counter, points in trace.counters.items():
         yield from _counter(counter, points)
     yield "\n]}\n"
@@ -166,6 +170,26 @@ def _events(read: Table, numbers: list[int]) -> Iterator[str]:
             f',\n{{"ph":"X","pid":1,"tid":{tid},"ts":{ts!r},"dur":{lasts!r},"name":{title},"args":'
             f'{{"line":{place},"flops":{flops:.0f},"bytes_read":{got:.0f},'
             f'"bytes_written":{put:.0f},"grade":"{grade}"{wait}}}}}'
+        )
+        if len(batch) >= _BATCH:
+            yield "".join(batch)
+            batch.clear()
+    yield "".join(batch)
+
+
+def _waits(read: Table, numbers: list[int]) -> Iterator[str]:
+    """An arrow from what was waited for to what waited, for each semaphore that was waited on."""
+    last = np.maximum(np.rint(read.end * 1e3) - 1, np.rint(read.start * 1e3))  # inside its slice
+    first, batch = np.rint(read.start * 1e3), []
+    for row in np.flatnonzero(~read.issue).tolist():
+        reason, before = read.reason(row)
+        if reason not in _SEMAPHORES or before < 0:
+            continue
+        same = f'"id":{row},"cat":"semaphore","name":{_encode(f"{reason} wait")}'
+        batch.append(
+            f',\n{{"ph":"s","pid":1,"tid":{numbers[before]},{same},'
+            f'"ts":{float(last[before] / 1e6)!r}}},\n{{"ph":"f","bp":"e","pid":1,'
+            f'"tid":{numbers[row]},{same},"ts":{float(first[row] / 1e6)!r}}}'
         )
         if len(batch) >= _BATCH:
             yield "".join(batch)

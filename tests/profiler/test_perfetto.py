@@ -39,6 +39,21 @@ def test_every_event_is_there(tmp_path):
         assert args["grade"] == row.grade
 
 
+def test_arrows_lead_from_what_was_waited_for_to_what_waited(tmp_path):
+    trace = traces.dependency_bound()
+    events = written(trace, tmp_path)["traceEvents"]
+    slices = [e for e in events if e["ph"] == "X"]
+    begins = {e["id"]: e for e in events if e["ph"] == "s"}
+    ends = {e["id"]: e for e in events if e["ph"] == "f"}
+    # Load, matmul, copy, store, twice: all but the first wait for the one before them.
+    assert sorted(begins) == sorted(ends) == list(range(1, 8))
+    for number, end in ends.items():
+        begin, before, waiter = begins[number], slices[number - 1], slices[number]
+        assert (begin["tid"], end["tid"]) == (before["tid"], waiter["tid"])
+        assert before["ts"] <= begin["ts"] < before["ts"] + before["dur"]
+        assert end["ts"] == waiter["ts"]
+
+
 def test_counters(tmp_path):
     trace = traces.page()
     data = written(trace, tmp_path)
