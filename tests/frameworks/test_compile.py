@@ -1,4 +1,4 @@
-"""`torch.compile(backend="neuron")`: values of eager torch on the CPU, breaks and recompilations."""
+"""`torch.compile(backend="neuron")`: eager torch's values; breaks, recompilations."""
 
 import copy
 import json

@@ -148,6 +148,21 @@ def test_average_pooling_gradients():
     check(lambda g, x: (aten._adaptive_avg_pool2d_backward(g, x),), normal(2, 3, 4, 3), image)
 
 
+def test_gradients_of_slices_and_elements():
+    sizes = [4, 7]
+    for start, end, step in ((1, 6, 2), (0, 9, 1), (-3, 7, 3)):
+        taken = len(range(7)[start:end:step])
+
+        def back(g, place=(start, end, step)):
+            return (aten.slice_backward(g, sizes, 1, *place),)
+
+        check(lambda g: back(g), normal(4, taken))
+    check(lambda g: (aten.select_backward(g, sizes, -1, -2),), normal(4))
+    x = normal(4, 7)
+    check(lambda x, y: (aten.slice_scatter(x, y, 1, 2, 5), aten.select_scatter(x, y[:, 0], 1, 6)),
+          x, normal(4, 3))
+
+
 def test_random_numbers_are_inputs():
     from torch.fx.experimental.proxy_tensor import make_fx
 

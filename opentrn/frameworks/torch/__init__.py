@@ -5,6 +5,7 @@ from opentrn.frameworks.torch.device import name_device
 from opentrn.frameworks.torch.kernels import NkiOp, nki_op, wrap_nki
 from opentrn.frameworks.torch.report import Report, report, reset
 from opentrn.frameworks.torch.trace import TracedModel, load, save, trace
+from opentrn.frameworks.torch.training import TrainStep, train_step
 
 register()
 _DEVICE = name_device()
@@ -13,6 +14,7 @@ __all__ = [
     "NkiOp",
     "Report",
     "TracedModel",
+    "TrainStep",
     "load",
     "neuron",
     "nki_op",
@@ -21,5 +23,6 @@ __all__ = [
     "reset",
     "save",
     "trace",
+    "train_step",
     "wrap_nki",
 ]

@@ -22,6 +22,7 @@ KEPT = (
     "nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward", "nll_loss2d_backward",
     "silu", "mish", "softplus", "hardswish", "hardsigmoid", "t", "new_zeros", "new_ones", "stack",
     "split.Tensor", "split_with_sizes", "unbind.int", "logsumexp", "baddbmm",
+    "slice_backward", "select_backward",
 )  # fmt: skip
 
 

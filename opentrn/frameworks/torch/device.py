@@ -1,4 +1,4 @@
-"""`torch.device("neuron")`: the name is torch's out-of-tree device; eager execution is not built."""
+"""`torch.device("neuron")`: a name torch knows; eager execution is not built."""
 
 from typing import Any, NoReturn
 

@@ -35,14 +35,16 @@ class Piece:
 
     Called with the tensors and numbers of its placeholders, it returns the list of its outputs.
     Sizes that vary are fixed at each call: a program is compiled for each set of sizes.  `frozen`
-    are positions of parameters and buffers that become constants while they do not change.
+    are positions of parameters and buffers that become constants while they do not change; the
+    last `shown` arguments are those whose shapes people want to read (0: all).
     """
 
     def __init__(
-        self, module: Any, name: str, settings: Settings, frozen: Sequence[int] = ()
-    ) -> None:
+        self, module: Any, name: str, settings: Settings, frozen: Sequence[int] = (),
+        shown: int = 0,
+    ) -> None:  # fmt: skip
         self.module, self.name, self.settings = module, name, settings
-        self.frozen = tuple(frozen)
+        self.frozen, self.shown = tuple(frozen), shown
         self.programs: dict[Any, Loaded] = {}
         self.changes = 0
         self.varies = _varies(module)
@@ -79,7 +81,7 @@ class Piece:
         settings = self.settings
         executable = compiler.compile(traced.graph, target=settings.chip, dtype=settings.precision)
         record = Compilation(
-            graph=self.name, why=why, shapes=shapes_text(args),
+            graph=self.name, why=why, shapes=shapes_text(args[-self.shown :]),
             compile_seconds=time.perf_counter() - begin, nodes=len(traced.graph),
             instructions=len(executable.program),
             kernel_calls=executable.meta["kernel_calls"],

@@ -211,6 +211,12 @@ def same(g: Builder, self: Value) -> Value:
     return self
 
 
+@torch_op("aten::copy(Tensor self, Tensor src, bool non_blocking=False) -> Tensor")
+def copied(g: Builder, self: Value, src: Value) -> Value:
+    """src with the shape and dtype of self."""
+    return g.broadcast(g.cast(src, self.dtype), self.shape)
+
+
 @torch_op("aten::tril(Tensor self, SymInt diagonal=0) -> Tensor")
 def tril(g: Builder, self: Value, diagonal: int = 0) -> Value:
     """0 above the diagonal."""
@@ -323,13 +329,43 @@ def slice_scatter(g: Builder, self: Value, src: Value, dim: int = 0, start: int 
     if step != 1:
         raise refuse(f"slice_scatter with step {step}", g.where)
     first, _, _ = slice(start, end).indices(self.shape[axis])
-    places = [g.full((), first if i == axis else 0, "int32") for i in range(self.rank)]
-    return g.dynamic_update_slice(self, g.broadcast(src, _cut(self, axis, src)), *places)
+    shape = _cut(self, axis, src)
+    last = first + shape[axis]
+    parts = [slice_axis(g, self, axis, 0, first), g.broadcast(src, shape),
+             slice_axis(g, self, axis, last, self.shape[axis])]
+    return cat(g, [g.cast(p, self.dtype) for p in parts if p.size] or [self], axis)
 
 
 def _cut(x: Value, axis: int, src: Value) -> tuple[int, ...]:
     size = src.shape[axis - x.rank] if src.rank >= x.rank - axis else 1
     return (*x.shape[:axis], size, *x.shape[axis + 1:])
+
+
+@torch_op("aten::slice_backward(Tensor grad_output, SymInt[] input_sizes, int dim, SymInt start, "
+          "SymInt end, SymInt step) -> Tensor")
+def slice_backward(g: Builder, grad_output: Value, input_sizes: list[int], dim: int, start: int,
+                   end: int, step: int) -> Value:
+    """The gradient of self[start:end:step] along dim: 0 where nothing was taken."""
+    axis = dim % len(input_sizes)
+    first, _, _ = slice(start, end).indices(input_sizes[axis])
+    taken = grad_output.shape[axis]
+    low, high, interior = ([0] * len(input_sizes) for _ in range(3))
+    interior[axis] = step - 1
+    low[axis] = first
+    high[axis] = input_sizes[axis] - first - (taken - 1) * step - 1
+    if not taken:
+        return g.full(tuple(input_sizes), 0, grad_output.dtype)
+    return g.pad(grad_output, g.full((), 0, grad_output.dtype), low, high, interior)
+
+
+@torch_op("aten::select_backward(Tensor grad_output, SymInt[] input_sizes, int dim, SymInt index) "
+          "-> Tensor")
+def select_backward(g: Builder, grad_output: Value, input_sizes: list[int], dim: int,
+                    index: int) -> Value:
+    """The gradient of one element of an axis: 0 at all others."""
+    axis, place = dim % len(input_sizes), index % input_sizes[dim]
+    row = restored(g, grad_output, tuple(input_sizes), (axis,), True)
+    return slice_backward(g, row, input_sizes, axis, place, place + 1, 1)
 
 
 @torch_op("aten::select_scatter(Tensor self, Tensor src, int dim, SymInt index) -> Tensor")

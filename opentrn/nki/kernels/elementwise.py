@@ -29,7 +29,10 @@ LEAST_ROW = 64
 
 def as_bytes(tensor):
     """Booleans as bytes; other tensors as they are."""
-    return tensor.view(nl.uint8) if tensor.dtype == nl.bool_ else tensor
+    if tensor.dtype != nl.bool_:
+        return tensor
+    # `view` refuses rows with gaps and repeated elements, which element-wise reads may have.
+    return tensor.ap(pattern=tensor.get_pattern(), dtype=nl.uint8)
 
 
 def sheets(tensors: list, shape: tuple[int, ...], most: int) -> list[list[Sheet]]:
