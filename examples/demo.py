@@ -6,7 +6,8 @@
 (b) the MiniLM-L6 sentence encoder with its real weights on real text, compiled for trn2, executed
     instruction by instruction in float32 and bfloat16, compared with eager PyTorch, and priced.
 
-Both leave a Perfetto trace (open it at ui.perfetto.dev) and a summary JSON in out/demo.
+Both leave in out/demo a page to open in a browser, a Perfetto trace (open it at ui.perfetto.dev)
+and a summary JSON.
 """
 
 import codecs
@@ -21,7 +22,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 import opentrn
-from opentrn import cost, dropin, hw, nki, profiler
+from opentrn import cost, dropin, nki, profiler
 
 OUT = Path("out/demo")
 TARGET, INSTANCE = "trn2", "trn2.3xlarge"
@@ -34,22 +35,15 @@ def heading(text: str) -> None:
     console.print(f"\n[bold]{text}[/bold]\n")
 
 
-def save(name: str, summary, trace) -> None:
-    """Leave the trace and the summary where people can open them."""
+def show(name: str, found) -> None:
+    """Print what a timeline says, and leave it where people can open it."""
+    made = profiler.profile(found, name)
+    print(f"\n{made.summary}\n")
     OUT.mkdir(parents=True, exist_ok=True)
-    profiler.save_perfetto(trace, OUT / f"{name}.perfetto.json")
-    profiler.save_summary(summary, OUT / f"{name}.summary.json")
-    console.print(f"wrote {OUT / name}.perfetto.json and .summary.json")
-
-
-def show(name: str, found, program) -> None:
-    """Print and save what a timeline says."""
-    trace = found.trace()
-    summary = profiler.summarize(
-        trace, hw.chip(TARGET), program=program, grades=found.grade_shares()
-    )
-    print(f"\n{summary}\n")
-    save(name, summary, trace)
+    profiler.save_page([made], OUT / f"{name}.html")
+    profiler.save_perfetto(made.trace, OUT / f"{name}.perfetto.json")
+    profiler.save_summary(made.summary, OUT / f"{name}.summary.json")
+    console.print(f"wrote {OUT / name}.html, .perfetto.json and .summary.json")
 
 
 # ------------------------------------------------------------------------------------ (a) kernels
@@ -79,7 +73,7 @@ def kernels() -> None:
         )
         if error > 2**-7:
             sys.exit(f"{name} differs from NumPy")
-        show(name, run.timeline(), run.program)
+        show(name, run.timeline())
 
 
 # -------------------------------------------------------------------------------------- (b) model
@@ -161,7 +155,7 @@ def nearest(text: list[str], embeddings: np.ndarray) -> None:
 def report(loaded) -> None:
     """Latency, engine use, memory and price of the bfloat16 executable."""
     found = loaded.time()
-    show("encoder", found, loaded.executable.program)
+    show("encoder", found)
     latency = found.total_ns * 1e-9
     console.print(f"latency of a batch of {BATCH}: {latency * 1e3:.2f} ms on one core")
     print(f"\n{loaded.memory}\n")
