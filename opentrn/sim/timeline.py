@@ -14,6 +14,7 @@ from opentrn.isa import Instruction, Loop, Program
 from opentrn.sim import timing
 from opentrn.sim.depend import Flow, dependencies
 from opentrn.sim.flatten import columns_of
+from opentrn.sim.order import reordered
 from opentrn.sim.place import Placement, place
 from opentrn.sim.timing import ENGINES, REASONS, Columns, Rates, Schedule
 
@@ -23,6 +24,15 @@ declare(
     rule="timeline(fast=True) needs the package numba; results are the same without it",
     fix="install opentrn[fast], or leave `fast` out",
 )
+
+declare(
+    "sim.order",
+    "An order of instructions that does not exist was asked for.",
+    rule='order is "program" or "list"',
+    fix='leave `order` out for program order, or pass order="list"',
+)
+
+ORDERS = ("program", "list")
 
 # Loading compiled code takes about as long as this many instructions in plain Python.
 _WORTH_COMPILING = 300_000
@@ -109,13 +119,25 @@ def _collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def timeline(program: Program, chip, *, trips: Any = None, fast: bool | None = None) -> "Timeline":
+def timeline(
+    program: Program,
+    chip,
+    *,
+    trips: Any = None,
+    fast: bool | None = None,
+    order: str = "program",
+) -> "Timeline":
     """When every instruction of `program` runs on one core of `chip`.
 
-    `fast` chooses the compiled scheduler (None: for long programs, where Numba is installed); the
-    results are equal.  Raises CapacityError when the tiles do not fit, UsageError `sim.trips`.
+    `order`: each engine runs its instructions in program order ("program"), or in the order of a
+    list scheduler that stands for a compiler's ("list", see `sim.order`); the timeline's
+    instructions are then in that order, and so is its program.  `fast` chooses the compiled
+    scheduler (None: for long programs, where Numba is installed); the results are equal.  Raises
+    CapacityError when the tiles do not fit, UsageError `sim.trips` and `sim.order`.
     """
-    ready = prepare(program, chip, trips)
+    if order not in ORDERS:
+        raise UsageError(f"order={order!r} is not one of {', '.join(ORDERS)}", code="sim.order")
+    ready = prepare(reordered(program, chip) if order == "list" else program, chip, trips)
     return Timeline(ready, scheduled(ready.columns, ready.rates, fast))
 
 
