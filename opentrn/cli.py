@@ -222,6 +222,29 @@ def _compiled_lines(executable: Any, path: Any) -> Iterator[str]:
     yield f"  time         `opentrn profile {path}` says how long it takes, and why"
 
 
+@main.command()
+@click.option("--target", default=DEFAULT_TARGET, show_default=True, help="Chip to judge for.")
+@click.option("--dtype", default="keep", show_default=True, help="What floats are stored as.")
+@click.option("--train", is_flag=True, help="Judge the gradients too.")
+@json_option
+@click.argument("model", metavar="FILE.py:NAME")
+def analyze(target: str, dtype: str, train: bool, json: bool, model: str) -> None:
+    """Say which ops of a PyTorch model run on the chip, as what, and how to write the others.
+
+    NAME in FILE.py is a function that returns the module and its example arguments, `(module,
+    (tensor, ...))`. Nothing is computed. Ends with status 0 when every op runs, else with 1.
+    --json prints the schema opentrn.analysis/1.
+    """
+    from opentrn.dropin import load_name
+
+    module, args = load_name(model, "a function returning (module, arguments)")()
+    from opentrn.frameworks.torch import analyze as judge
+
+    found = judge(module, args, target=target, dtype=dtype, train=train)
+    click.echo(jsonlib.dumps(found.json()) if json else str(found))
+    sys.exit(0 if found.runs else 1)
+
+
 main.command("profile", context_settings={"ignore_unknown_options": True})(commands.profile)
 main.command("plan")(commands.plan)
 main.command("compare")(commands.compare)

@@ -4,7 +4,17 @@ from opentrn.graph import carriers
 from opentrn.graph.build import Builder, g
 from opentrn.graph.data import Data
 from opentrn.graph.evaluate import evaluate, run
-from opentrn.graph.importers import Draw, Traced, from_fx, from_torch, where_of
+from opentrn.graph.importers import (
+    TORCH_RULES,
+    Draw,
+    FxImporter,
+    Traced,
+    exported_torch,
+    from_fx,
+    from_torch,
+    op_name,
+    where_of,
+)
 from opentrn.graph.ir import Graph, Value, make, remake, topological
 from opentrn.graph.ops import OPS, Op, Traffic, Type
 from opentrn.graph.ops.composite import Composite
@@ -34,6 +44,7 @@ __all__ = [
     "Data",
     "Draw",
     "Elementwise",
+    "FxImporter",
     "Graph",
     "Note",
     "OPS",
@@ -43,6 +54,7 @@ __all__ = [
     "PatternBuilder",
     "RECOGNISE",
     "Rule",
+    "TORCH_RULES",
     "Traced",
     "Traffic",
     "Type",
@@ -53,12 +65,14 @@ __all__ = [
     "count",
     "decompose",
     "evaluate",
+    "exported_torch",
     "fold",
     "from_fx",
     "from_torch",
     "g",
     "make",
     "no",
+    "op_name",
     "prove",
     "random_array",
     "read",

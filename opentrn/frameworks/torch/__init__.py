@@ -6,15 +6,19 @@ from opentrn.frameworks.torch.kernels import NkiOp, nki_op, wrap_nki
 from opentrn.frameworks.torch.report import Report, report, reset
 from opentrn.frameworks.torch.trace import TracedModel, load, save, trace
 from opentrn.frameworks.torch.training import TrainStep, train_step
+from opentrn.frameworks.torch.verdicts import Analysis, Verdict, analyze
 
 register()
 _DEVICE = name_device()
 
 __all__ = [
+    "Analysis",
     "NkiOp",
     "Report",
     "TracedModel",
     "TrainStep",
+    "Verdict",
+    "analyze",
     "load",
     "neuron",
     "nki_op",

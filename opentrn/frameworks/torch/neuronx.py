@@ -5,13 +5,13 @@ from typing import Any
 
 from opentrn import nki
 from opentrn.base import NotBuiltError, declare
-from opentrn.frameworks.torch import NkiOp, load, save, trace, wrap_nki
+from opentrn.frameworks.torch import NkiOp, analyze, load, save, trace, wrap_nki
 from opentrn.frameworks.torch import nki_op as _nki_op
 
 ABSENT = declare(
     "frameworks.neuronx",
     "A script asked torch_neuronx for something that is not built.",
-    rule="torch_neuronx has nki_jit, nki_op, wrap_nki, trace, save and load here",
+    rule="torch_neuronx has nki_jit, nki_op, wrap_nki, trace, save, load and analyze here",
     fix="leave the call out, or compile the model with torch.compile(backend='neuron')",
 )
 
@@ -33,4 +33,4 @@ def __getattr__(name: str) -> Any:
     raise NotBuiltError(f"torch_neuronx.{name} is not built", code=ABSENT)
 
 
-__all__ = ["load", "nki_jit", "nki_op", "save", "trace", "wrap_nki"]
+__all__ = ["analyze", "load", "nki_jit", "nki_op", "save", "trace", "wrap_nki"]

@@ -115,12 +115,21 @@ class Loaded:
         found = self.record.model(*given)
         found = found if isinstance(found, tuple) else (found,)
         results = [
-            value if kind == "fixed" else to_host(found[value], example)
+            to_host(found[value], example) if kind == "value" else _still(kind, value, example)
             for (kind, value), example in zip(self.traced.outputs, self.examples, strict=True)
         ]
         self.record.calls += 1
         self.record.host_seconds += time.perf_counter() - begin
         return results
+
+
+def _still(kind: str, value: Any, example: Any) -> Any:
+    """An output that needs no device: a fixed one, or an array without elements."""
+    import torch
+
+    if kind == "fixed":
+        return value
+    return torch.empty([int(n) for n in example.shape], dtype=example.dtype)
 
 
 def to_device(tensor: Any) -> Any:

@@ -11,6 +11,8 @@ from typing import Any
 
 from opentrn import compiler, runtime
 from opentrn.base import FileFormatError, UsageError, declare
+from opentrn.frameworks.torch.capture import as_module
+from opentrn.frameworks.torch.fake import fake_call
 from opentrn.frameworks.torch.piece import refuse_dtypes, to_device, to_host
 from opentrn.frameworks.torch.settings import Settings
 from opentrn.graph import from_torch
@@ -103,7 +105,8 @@ def trace(
     refuse_keywords(ignored)
     args = example_inputs if isinstance(example_inputs, tuple | list) else (example_inputs,)
     refuse_dtypes([x for x in torch.utils._pytree.tree_leaves(args) if hasattr(x, "dtype")])
-    graph = from_torch(_module(module), tuple(args))
+    held = module if isinstance(module, torch.nn.Module) else as_module(module)
+    graph = from_torch(held, tuple(args))
     executable = compiler.compile(graph, target=settings.chip, dtype=settings.precision)
     outputs, tree = _outputs(module, args, len(graph.outputs))
     meta = {**executable.meta, "torch": {"outputs": outputs, "tree": tree}}
@@ -119,27 +122,10 @@ def refuse_keywords(given: Any) -> None:
             raise UsageError(f"trace: `{name}` is not built", code=ARGUMENT)
 
 
-def _module(function: Any) -> Any:
-    """The function as a module, which is what torch exports."""
-    import torch
-
-    if isinstance(function, torch.nn.Module):
-        return function
-
-    class Function(torch.nn.Module):
-        def forward(self, *args: Any) -> Any:
-            return function(*args)
-
-    Function.__name__ = getattr(function, "__name__", "function")
-    return Function()
-
-
 def _outputs(module: Any, args: Any, count: int) -> tuple[list, str]:
     """[shape, dtype] of each output, and how they are nested ("" if that cannot be written)."""
     import torch
     from torch.utils import _pytree
-
-    from opentrn.frameworks.torch.fake import fake_call
 
     result = fake_call(module, args)
     leaves, spec = _pytree.tree_flatten(result)

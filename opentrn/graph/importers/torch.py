@@ -89,6 +89,11 @@ def exported(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return torch.export.export(module, args, kwargs, strict=False)
 
 
+def exported_torch(module: Any, args: Sequence[Any]) -> Any:
+    """The ExportedProgram of a module in the ops that have rules, and in those that lack one."""
+    return decomposed(exported(module, tuple(args), {}))
+
+
 def decomposed(program: Any) -> Any:
     """The program in ATen's core ops and those in `KEPT`.
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from opentrn.base import dtype
 from opentrn.graph.build import Builder
-from opentrn.graph.importers.torch import Importer, op_name, where_of
+from opentrn.graph.importers.torch import SKIPPED, Importer, op_name, where_of
 from opentrn.graph.importers.torch_rules import RULES
 from opentrn.graph.ir import Graph, Value
 
@@ -36,7 +37,7 @@ class Traced:
 
     `inputs` are the positions of the placeholders the graph takes, in its order; `draws` follow
     them.  `outputs` has one entry for each output of the code: ("value", its place among the
-    graph's outputs) or ("fixed", what it always is)."""
+    graph's outputs), ("fixed", what it always is), or ("empty", None): no elements."""
 
     graph: Graph
     inputs: tuple[int, ...]
@@ -76,10 +77,21 @@ class FxImporter(Importer):
         outputs = tuple(self._slots())
         values = [self.values[n] for kind, n in outputs if kind == "node"]
         places = iter(range(len(values)))
-        slots = tuple(("value", next(places)) if kind == "node" else ("fixed", n)
+        slots = tuple(("value", next(places)) if kind == "node" else (kind, n)
                       for kind, n in outputs)
         graph = Graph([*self.inputs, *self.drawn], values, self.constants, name=self.name)
         return Traced(graph, tuple(self.places), tuple(self.draws), slots)
+
+    @classmethod
+    def alone(cls, graph: Any) -> FxImporter:
+        """An importer of single nodes of an fx graph, whose operands are put into `values`."""
+        return cls(SimpleNamespace(graph=graph), {}, "alone")
+
+    @staticmethod
+    def passes(node: Any) -> bool:
+        """Whether a node needs no rule: it only checks, or draws random numbers."""
+        name = op_name(node.target)
+        return name in SKIPPED or name in DRAWS
 
     def known(self, node: Any) -> bool:
         """Whether a node can become part of a graph."""
@@ -119,7 +131,10 @@ class FxImporter(Importer):
         output = next(n for n in self.program.graph.nodes if n.op == "output")
         for leaf in torch.utils._pytree.tree_leaves(output.args[0], is_leaf=lambda x: x is None):
             found = self.values.get(leaf) if isinstance(leaf, torch.fx.Node) else leaf
-            yield ("node", leaf) if isinstance(found, Value) else ("fixed", found)
+            if isinstance(found, Value):
+                yield ("node", leaf) if found.size else ("empty", None)
+            else:
+                yield "fixed", found
 
 
 __all__ = ["DRAWS", "Draw", "FxImporter", "Traced", "from_fx"]
