@@ -21,14 +21,14 @@ DEFAULT_TARGET = "trn2"
 # What each extra of pyproject.toml brings; `built` is False while nothing here uses it yet.
 EXTRAS: dict[str, tuple[str, bool]] = {
     "fast": ("compiled loops for the timing model (the results are the same)", True),
-    "torch": ("PyTorch models as input", True),
+    "torch": ("PyTorch: torch.compile, traces, training steps on a simulated chip", True),
     "jax": ("JAX functions as input", False),
     "tensorflow": ("TensorFlow functions as input", False),
     "onnx": ("ONNX files as input", False),
     "ray": ("runs spread over several machines", False),
     "jobs": ("managed training jobs", False),
     "report": ("instruction tables as Parquet (the HTML page needs nothing)", True),
-    "demo": ("what `make demo` runs: PyTorch, a tokenizer, a sentence encoder", True),
+    "demo": ("what the examples run: PyTorch, a tokenizer, a sentence encoder, digits", True),
     "test": ("what `make test` runs", True),
 }
 

@@ -75,6 +75,16 @@ class TrainStep:
         self.optimizer._opt_called = True  # what schedulers ask before they step
         return loss
 
+    @property
+    def device_seconds(self) -> float:
+        """Simulated time of one step on the device, for the batch shapes traced last.
+
+        Raises UsageError `frameworks.loss` before the first step."""
+        if not self.pieces:
+            raise UsageError("no step has been taken yet", code=LOSS)
+        (program,) = list(self.pieces.values())[-1].programs.values()
+        return program.record.device_seconds
+
     def _parts(self, batch: tuple) -> dict[str, list]:
         """Everything the step reads, by kind, as flat lists of tensors."""
         import torch
