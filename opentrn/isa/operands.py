@@ -38,7 +38,7 @@ class OperandForm(NamedTuple):
     `indirect` the kind of indirection ("" when there is none), `run` the elements of one dense
     stretch of memory (within a partition on chip),
     `partition_step` the partitions from one row to the next, `index` the index tile of a tensor
-    indirection.
+    indirection, `repeats` how often a broadcast reads each element of a partition.
     """
 
     space: str
@@ -51,6 +51,7 @@ class OperandForm(NamedTuple):
     run: int = 1
     partition_step: int = 1
     index: IndexForm | None = None
+    repeats: int = 1
 
     @property
     def partitions(self) -> int:
@@ -92,6 +93,10 @@ def operand_form(view: View, bank: int = 2048) -> OperandForm:
     pitch = buffer.partition_bytes // dtype.itemsize
     first, free = divmod(view.offset, pitch)
     stride, count = steps[0]
+    repeats = 1
+    for step, times in steps[1:]:
+        if step == 0:
+            repeats *= times
     return OperandForm(
         buffer.space,
         view.shape,
@@ -103,6 +108,7 @@ def operand_form(view: View, bank: int = 2048) -> OperandForm:
         run,
         1 if count == 1 else stride // pitch,
         _index_form(view) if index == "tensor" else None,
+        repeats,
     )
 
 

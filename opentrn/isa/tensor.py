@@ -5,6 +5,8 @@ Trainium/Inferentia2 architecture guide (NG2:262-308): a stationary load of S co
 cycles and hides behind the previous matmul.
 """
 
+import numpy as np
+
 from opentrn.base import (
     bfloat16,
     float8_e3m4,
@@ -41,6 +43,21 @@ def _read_mode(value):
     return matmul_perf_mode.double_row if str(value).endswith("double_row") else value
 
 
+def _handed_on(rows, columns, out, add: bool):
+    """The product with a moving matrix of one 1 in each column, infinities and NaN kept apart.
+
+    Any other moving matrix gives the product: what transpose mode makes of it is not published.
+    """
+    ones = columns == 1
+    if add or not ((ones | (columns == 0)).all() and (ones.sum(axis=0) == 1).all()):
+        return numerics.dot(rows, columns, out, add)
+    turned = rows[ones.argmax(axis=0)].T
+    if out is None:
+        return turned
+    np.copyto(out, turned)
+    return out
+
+
 class nc_matmul(Instr):
     """dst[M,N] = stationary[K,M]ᵀ · moving[K,N], summed in float32 by the Tensor Engine.
 
@@ -51,7 +68,7 @@ class nc_matmul(Instr):
     engines = ("tensor",)
     adds = True
     gathers = ("dst", "stationary", "moving")
-    dst = Acc("psum", "M N", float32, bfloat16)
+    dst = Acc("psum", "M N", float32, bfloat16, float16)
     stationary = In("sbuf", _pair("K M"), *MATMUL)
     moving = In("sbuf", _pair("K N"), *MATMUL)
     is_stationary_onezero = Flag(False, "`stationary` holds only 0 and 1: twice as fast in fp32")
@@ -92,9 +109,12 @@ class nc_matmul(Instr):
             "float8_e4m3 and float8_e4m3fn do not mix in one matmul",
             "convert one operand to the other's format",
         )
+        passes = i.transposes() and i.dst.dtype == i.stationary.dtype
+        narrow = i.dst.dtype == bfloat16 and i.chip.generation >= 4
         yield (
-            i.dst.dtype == float32 or i.chip.generation >= 4,
-            f"`dst` must be float32 on {i.chip.name} (bfloat16 from NeuronCore-v4 on)",
+            i.dst.dtype == float32 or narrow or passes,
+            f"`dst` must be float32 on {i.chip.name} (bfloat16 from NeuronCore-v4 on, or where "
+            "is_transpose=True passes the dtype of `stationary` on)",
             "allocate dst with dtype=nl.float32 and cast while copying out of PSUM",
         )
         bank = int(i.chip.core.psum_bank)
@@ -112,6 +132,10 @@ class nc_matmul(Instr):
         yield from _pe_tile_rules(i)
         yield from _gather_rules(i)
 
+    def transposes(i) -> bool:
+        """Whether the PE array hands bits on; on NeuronCore-v2 `is_transpose` is only a name."""
+        return i.is_transpose and i.chip.generation >= 3
+
     def run(i, stationary, moving, out=None, add=False):
         """float32 product of the two tiles; put into (or with `add` added to) `out` [M, N]."""
         rows, columns = stationary, moving
@@ -121,6 +145,8 @@ class nc_matmul(Instr):
         else:
             rows = rows.reshape(i.K, i.M)
             columns = columns.reshape(i.K, i.N)
+        if i.transposes() and not np.isfinite(rows).all():
+            return {"dst": _handed_on(rows, columns, out, add)}
         return {"dst": numerics.dot(rows, columns, out, add)}
 
     cycles = derived(

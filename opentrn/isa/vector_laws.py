@@ -22,10 +22,14 @@ INT32 = (dtypes.int32, dtypes.uint32)
 
 
 def free_limit(i, chip) -> int:
-    """Most elements of a partition: fewer when one of the tiles lies in PSUM."""
+    """Most elements of a partition: fewer when one of the tiles lies in PSUM.
+
+    What a broadcast reads again does not count there: the limit is the size of PSUM, and the NKI
+    Library (layernorm_tkg at d2ad3a57) subtracts a row of means so from more than 4096 elements.
+    """
     tiles = [t for t in vars(i).values() if isinstance(t, OperandForm) and t.free > 1]
-    in_psum = any(t.space == "psum" for t in tiles)
-    return int(chip.vector.free_psum if in_psum else chip.vector.free_sbuf)
+    most = [int(chip.vector.free_psum) * t.repeats for t in tiles if t.space == "psum"]
+    return min([int(chip.vector.free_sbuf), *most])
 
 
 class VectorInstr(Instr, abstract=True):

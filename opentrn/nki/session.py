@@ -70,8 +70,8 @@ class Session:
         exchange.alone(instruction, self.machine)
 
     def allocate(self, buffer: Buffer) -> None:
-        """Give the buffer memory, unless nothing runs."""
-        if not self.recording_only:
+        """Give the buffer memory, unless nothing runs; by address at first use, as in a replay."""
+        if not self.recording_only and buffer.address is None:
             self.machine.allocate(buffer)
 
     def adopt(self, buffer: Buffer, array) -> None:

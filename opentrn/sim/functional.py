@@ -524,8 +524,7 @@ class Machine:
 
         def iteration():
             for tile in tiles:
-                tile.touched.clear()
-                tile.seen.clear()
+                tile.ungroup()
             body()
 
         return iteration if tiles else body

@@ -224,6 +224,14 @@ class Storage:
         """Whether the view holds matmul results of which nothing has been read."""
         return self.touched.some_of(view) is not None and self.seen.some_of(view) is None
 
+    def ungroup(self) -> None:
+        """Forget matmul results: a tile is new to matmuls, wherever in PSUM it lies.
+
+        So the NKI Library goes round the banks by address (conv1d at d2ad3a57).
+        """
+        self.touched.clear()
+        self.seen.clear()
+
     def read(self, view: View) -> np.ndarray:
         """Carrier values of the view; shares memory where no conversion is needed."""
         self.settle(view)
@@ -307,6 +315,7 @@ class Arena:
         made.origin = origin = buffer.partition * self.array.strides[0] + buffer.address
         marks = (Marks(buffer, mask, origin) for mask in self.masks)
         made.written, made.touched, made.seen = marks
+        made.ungroup()
         return made
 
 

@@ -79,6 +79,8 @@ class Replay:
             storage = self.machine.storages[buffer] = Storage(buffer, known.pop(), False)
         else:
             storage = self.machine.allocate(buffer, raw=raw)
+            if buffer.space == "psum" and buffer.address is not None:
+                steps.append(storage.ungroup)
         storage.written.cells = True
         if buffer in self._exposed:
             # Aliases by address may have been written before this tile's first use.

@@ -170,6 +170,11 @@ def test_sizes_and_start_partitions():
     )
     assert "F = 4097, at most 4096" in text
     assert make(tensor_copy, dst=tile(8, 8192), src=tile(8, 8192)).F == 8192
+    # A broadcast reads its 640 elements twelve times over: they fit PSUM (NKI Library layer norm).
+    rows = tile(8, 640, 12, space="psum", repeats=12)
+    assert make(tensor_copy, dst=tile(8, 640, 12), src=rows).F == 7680
+    most = tile(8, 4096, 16, space="psum", repeats=16)
+    assert make(tensor_copy, dst=tile(8, 65536), src=most).F == 65536
     text = refuse(
         LimitError, "tensor_copy.F", lambda: make(tensor_copy, dst=tile(8, 65537), src=BIG)
     )
