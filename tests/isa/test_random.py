@@ -194,6 +194,9 @@ def test_what_random_numbers_refuse():
         "rand_get_state.rules",
         lambda: make(rand_get_state, dst=tile(1, 6, t="uint32", space="psum")),
     )
+
+
+def test_what_dropout_refuses():
     refuse(
         LimitError,
         "dropout.rules",
