@@ -5,27 +5,29 @@
     python -m bench.predict mamba          those whose name contains a word
     python -m bench.predict --summary      one closing line
     python -m bench.predict --json         all of it, for programs
-    python -m bench.predict --update docs/accuracy.md     write the results into that page's table
+    python -m bench.predict --update docs/accuracy.md     write the results into that page's tables
 
 `bench/published/*.toml` holds the measurements: what was run, what was published, where, how sure
 that is (grade A, B or C), and whether the row was used when hardware numbers were fitted ("fitted")
-or only ever compared ("checked").  Kernels are recorded from shapes; nothing is computed.
+or only ever compared ("checked").  Kernels are recorded from shapes; nothing is computed.  The
+object of --json has `<use>.<level>.median_abs_error` and siblings for the levels kernel, and
+unless a word or --quick narrows the run, model (`bench.fleet`) and collective (`bench.fabric`).
 """
 
 import argparse
 import importlib
 import json
-import statistics
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bench import scores
 from opentrn import dropin, hw, nki
 from opentrn.base import CapacityError, dtypes
 from opentrn.base.units import parse
@@ -34,7 +36,7 @@ from opentrn.sim import Timeline, timeline
 from opentrn.sim.timing import ENGINES
 
 HERE = Path(__file__).resolve().parent
-USES = ("checked", "fitted")
+USES = scores.USES
 BEGIN, END = "<!-- predictions -->", "<!-- end of predictions -->"
 
 
@@ -278,24 +280,33 @@ def correlation(rows: list[Row]) -> float | None:
     return float(np.corrcoef(*pairs)[0, 1])
 
 
-def summary(rows: list[Row]) -> dict[str, Any]:
-    """Median and 90th percentile of |error|, and rank correlation of total times by family."""
-    found: dict[str, Any] = {}
+def scored(rows: list[Row]) -> list[scores.Score]:
+    """The rows of kernels that ran, as scores."""
+    return [
+        scores.Score("kernel", r.use, r.target, r.family, r.measure, r.id, r.error)
+        for r in rows
+        if r.predicted is not None
+    ]
+
+
+def summary(rows: list[Row], others: Iterable[scores.Score] = ()) -> dict[str, Any]:
+    """`scores.levels` of the rows and `others`; for kernels of each grade too, and the rank
+    correlation of total times by family.
+    """
+    found = scores.levels([*scored(rows), *others])
     rows = [r for r in rows if r.predicted is not None]
     for use in USES:
-        errors = [abs(r.error) for r in rows if r.use == use]
-        if not errors:
+        own = [r for r in rows if r.use == use]
+        if not own:
             continue
-        totals = [r for r in rows if r.use == use and r.measure == "total"]
+        totals = [r for r in own if r.measure == "total"]
         families = {f: correlation([r for r in totals if r.family == f]) for f in
                     dict.fromkeys(r.family for r in totals)}  # fmt: skip
-        found[use] = {
-            "kernel": {
-                "rows": len(errors),
-                "median_abs_error": statistics.median(errors),
-                "p90_abs_error": float(np.quantile(errors, 0.9)),
-                "rank_correlation": {f: c for f, c in families.items() if c is not None},
-            }
+        kernel = found[use]["kernel"]
+        kernel["rank_correlation"] = {f: c for f, c in families.items() if c is not None}
+        kernel["grades"] = {
+            grade: scores.levels(scored([r for r in own if r.grade == grade]))[use]["kernel"]
+            for grade in sorted({r.grade for r in own})
         }
     return found
 
@@ -318,6 +329,20 @@ def update(page: str, rows: list[Row]) -> str:
     lines.update({line(r).split(" | ")[0]: line(r) for r in rows})
     body = [ln for key, ln in lines.items() if key != "| measurement"]
     return f"{before}{BEGIN}\n{HEAD}\n" + "\n".join(body) + f"\n{END}{after}"
+
+
+def every_score(page: str) -> Iterator[scores.Score]:
+    """Kernels as the page's table shows them (whole per cent), models and collectives afresh."""
+    families = {case.name: case.family for case in cases()}
+    table = page.partition(BEGIN)[2].partition(END)[0]
+    for told in table.splitlines():
+        cells = [cell.strip() for cell in told.strip("| ").split("|")]
+        if len(cells) > 6 and cells[4].endswith("%"):
+            name, error = cells[0], float(cells[4].rstrip("%")) / 100
+            case, _, measure = name.partition(" ")
+            yield scores.Score("kernel", cells[6], cells[1], families[case], measure, name, error)
+    yield from scores.models()
+    yield from scores.collectives()
 
 
 def results(wanted: list[Case], told: bool) -> list[Row]:
@@ -344,10 +369,12 @@ def main() -> None:
     rows = results(wanted, told=not asked.json and sys.stderr.isatty())
     if asked.update:
         page = update(asked.update.read_text(encoding="utf-8"), rows)
-        asked.update.write_text(page, encoding="utf-8")
+        asked.update.write_text(scores.update(page, every_score(page)), encoding="utf-8")
     if asked.json:
+        narrowed = asked.word or asked.quick
+        others = [] if narrowed else [*scores.models(), *scores.collectives()]
         listed = [asdict(r) | {"error": r.error} for r in rows]
-        print(json.dumps(summary(rows) | {"rows": listed}))
+        print(json.dumps(summary(rows, others) | {"rows": listed}))
         return
     if not asked.summary:
         print(HEAD, *map(line, rows), sep="\n")
