@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from opentrn import nki
-from opentrn.base import DtypeError, NotBuiltError, UnknownNameError, UnwrittenError, UsageError
+from opentrn.base import DtypeError, UnknownNameError, UnwrittenError, UsageError
 from opentrn.nki import isa as nisa
 from opentrn.nki import language as nl
 from opentrn.sim import Strict
@@ -309,9 +309,3 @@ def test_an_error_leaves_no_kernel_running():
     with pytest.raises(UsageError) as caught:
         nl.ndarray((1, 1), nl.float32)
     assert caught.value.code == "nki.outside_kernel"
-
-
-def test_what_is_not_built_says_so():
-    for name in nl.NOT_BUILT:
-        with pytest.raises(NotBuiltError):
-            getattr(nl, name)

@@ -1,6 +1,6 @@
 """`nki.isa`: one function for each instruction, made from its class in `opentrn.isa`."""
 
-from opentrn.base import NotBuiltError, TrnError
+from opentrn.base import TrnError
 from opentrn.isa import (
     INSTRUCTIONS,
     dge_mode,
@@ -50,40 +50,6 @@ def register_alloc(x: int | NkiTensor | None = None) -> VirtualRegister:
     elif x is not None:
         globals()["register_move"](made, x)
     return made
-
-
-# Public functions of nki.isa 0.6 (52 with those above) that are not built yet.
-NOT_BUILT = tuple(
-    sorted(
-        {
-            "core_barrier",
-            "dma_compute",
-            "dropout",
-            "exponential",
-            "local_gather",
-            "nc_matmul_mx",
-            "nc_n_gather",
-            "nonzero_with_count",
-            "quantize_mx",
-            "rand2",
-            "rand_get_state",
-            "rand_set_state",
-            "rng",
-            "sendrecv",
-            "sequence_bounds",
-            "set_rng_seed",
-            "topk",
-        }
-        - set(INSTRUCTIONS)
-    )
-)
-
-
-def __getattr__(name: str):
-    """A clear refusal for public names that are not built yet."""
-    if name in NOT_BUILT:
-        raise NotBuiltError(f"nisa.{name} is not built yet", code="nki.not_built")
-    raise AttributeError(f"module nki.isa has no attribute {name!r}")
 
 
 __all__ = [

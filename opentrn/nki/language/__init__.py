@@ -1,6 +1,6 @@
 """`nki.language`: tensors, loops and math on tiles, written on top of `nki.isa`."""
 
-from opentrn.base import DType, NotBuiltError, declare
+from opentrn.base import DType
 from opentrn.base.dtypes import (
     bfloat16,
     bool_,
@@ -136,25 +136,8 @@ from opentrn.nki.language.memory import (
     zeros,
     zeros_like,
 )
+from opentrn.nki.language.random import dropout, gather_flattened, rand, random_seed
 from opentrn.nki.tensor import MemoryRegion, NKIObject, NkiTensor
-
-declare(
-    "nki.not_built",
-    "A name of the public NKI interface that this version does not have yet.",
-    rule="a name that is not built says so; it never computes something else",
-    fix="use another function; see docs/conformance.md for what is built",
-)
-
-# Public names of nki.language 0.6 that are not built yet.
-NOT_BUILT = ("dropout", "gather_flattened", "rand", "random_seed")
-
-
-def __getattr__(name: str):
-    """A clear refusal for public names that are not built yet."""
-    if name in NOT_BUILT:
-        raise NotBuiltError(f"nl.{name} is not built yet", code="nki.not_built")
-    raise AttributeError(f"module nki.language has no attribute {name!r}")
-
 
 __all__ = [
     "DType",
@@ -181,6 +164,7 @@ __all__ = [
     "cos",
     "device_print",
     "divide",
+    "dropout",
     "ds",
     "dynamic_range",
     "empty_like",
@@ -203,6 +187,7 @@ __all__ = [
     "fori_loop",
     "full",
     "full_like",
+    "gather_flattened",
     "gelu",
     "gelu_apprx_sigmoid",
     "gelu_apprx_sigmoid_dx",
@@ -251,6 +236,8 @@ __all__ = [
     "program_id",
     "program_ndim",
     "psum",
+    "rand",
+    "random_seed",
     "reciprocal",
     "relu",
     "right_shift",

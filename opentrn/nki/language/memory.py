@@ -1,6 +1,7 @@
 """Allocating tensors, moving them between HBM and the chip, and looking at them."""
 
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -148,21 +149,29 @@ def fill(tensor: NkiTensor, value) -> None:
     if is_on_chip(tensor.buffer):
         nisa.memset(tensor, value)
         return
+    tile = None
+    for part in rows_of(tensor):
+        if tile is None:  # the first part is the largest
+            tile = ndarray(part.shape, tensor.dtype, sbuf)
+            nisa.memset(tile, value)
+        nisa.dma_copy(part, tile[0 : part.shape[0], 0 : part.shape[1]])
+
+
+def rows_of(tensor: NkiTensor) -> Iterator[NkiTensor]:
+    """An HBM tensor as 2-D parts that each fit a tile in SBUF, the largest first."""
     pmax = int(current().chip.core.partitions)
     flat = tensor.reshape((tensor.size,))
     step = min(tensor.size, pmax * 2048)
     columns = -(-step // pmax)
-    tile = ndarray((pmax, columns), tensor.dtype, sbuf)
-    nisa.memset(tile, value)
     for start in range(0, tensor.size, step):
         count = min(step, tensor.size - start)
         rows, rest = divmod(count, columns)
         if rows:
             part = flat[start : start + rows * columns]
-            nisa.dma_copy(part.reshape((rows, columns)), tile[0:rows, :])
+            yield part.reshape((rows, columns))
         if rest:
             part = flat[start + rows * columns : start + count]
-            nisa.dma_copy(part.reshape((1, rest)), tile[0:1, 0:rest])
+            yield part.reshape((1, rest))
 
 
 def zeros(shape, dtype, buffer=sbuf, name="") -> NkiTensor:
