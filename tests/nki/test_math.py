@@ -5,7 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from opentrn.base import ShapeError, UsageError
+from opentrn import nki
+from opentrn.base import ShapeError, SpaceError, UsageError
+from opentrn.nki import isa as nisa
 from opentrn.nki import language as nl
 from tests.nki.tiles import BF16, applied, close
 
@@ -195,3 +197,33 @@ def test_numbers_alone_are_refused():
     with pytest.raises(UsageError) as caught:
         applied(lambda t: nl.average(t), X)
     assert caught.value.code == "nki.no_tile"
+
+
+def test_copies_keep_every_bit_and_reach_psum():
+    x = np.array([[2**24 + 1, -(2**31) + 1, 2**31 - 1]], np.int32)  # none is a float32
+    assert applied(nl.copy, x).tolist() == x.tolist()
+
+    def through_psum(tile):
+        held = nl.ndarray(tile.shape, nl.float32, buffer=nl.psum)
+        nisa.tensor_copy(held, tile)
+        return nl.copy(held)
+
+    y = np.array([[1.5, -0.0, np.inf]], np.float32)
+    assert applied(through_psum, y).tobytes() == y.tobytes()
+
+
+def test_rsqrt_runs_on_gpsimd_which_does_not_reach_psum():
+    def kernel(x, buffer):
+        tile = nl.ndarray(x.shape, nl.float32, buffer=buffer)
+        nisa.tensor_copy(tile, nl.load(x))
+        out = nl.ndarray(x.shape, nl.float32, buffer=nl.shared_hbm)
+        nl.store(out, nl.rsqrt(tile))
+        return out
+
+    x = np.array([[4.0, 16.0]], np.float32)
+    run = nki.run(kernel, x, nl.sbuf)
+    assert run.outputs.tolist() == [[0.5, 0.25]]
+    engines = [i.form.engine_name for i in run.program.instructions() if i.opcode != "dma_copy"]
+    assert engines == ["vector", "gpsimd"]
+    with pytest.raises(SpaceError):
+        nki.run(kernel, x, nl.psum)

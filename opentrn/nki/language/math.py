@@ -134,7 +134,6 @@ logical_xor = _binary("logical_xor", "1 where exactly one is not zero, else 0.")
 exp = _unary("exp", "e to the power x.")
 log = _unary("log", "Natural logarithm.")
 sqrt = _unary("sqrt", "Square root.")
-rsqrt = _unary("rsqrt", "1 / √x.")
 tanh = _unary("tanh", "Hyperbolic tangent.")
 sigmoid = _unary("sigmoid", "1 / (1 + e⁻ˣ).")
 relu = _unary("relu", "max(x, 0).")
@@ -154,7 +153,21 @@ sin = _unary("sin", "Sine; valid on [-π, π], as the engine has no range reduct
 arctan = _unary("arctan", "Arc tangent; valid on [-π/2, π/2].")
 sign = _unary("sign", "-1, 0 or 1.")
 abs = _unary("abs", "Magnitude.")
-copy = _unary("copy", "A copy, cast to `dtype`.")
+
+
+def _rsqrt(x, dtype=None):
+    out = _result(x, x.shape, dtype)
+    nisa.tensor_scalar(out, x, "rsqrt", None, engine=nisa.engine.gpsimd)
+    return out
+
+
+def _copy(x, dtype=None):
+    return _moved(x, dtype or x.dtype)
+
+
+# NKI 0.5: on GpSimd, which does not reach PSUM; 0.6: on the Vector Engine, bits as they are.
+rsqrt = _named(_rsqrt, "rsqrt", "1 / √x of a tile in SBUF.")
+copy = _named(_copy, "copy", "A copy in SBUF, cast to `dtype`; without a cast bit by bit.")
 
 
 def reciprocal(x, dtype=None):
