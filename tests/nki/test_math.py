@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from opentrn import nki
-from opentrn.base import ShapeError, SpaceError, UsageError
+from opentrn.base import ShapeError, TrnError, UsageError
 from opentrn.nki import isa as nisa
 from opentrn.nki import language as nl
 from tests.nki.tiles import BF16, applied, close
@@ -225,5 +225,5 @@ def test_rsqrt_runs_on_gpsimd_which_does_not_reach_psum():
     assert run.outputs.tolist() == [[0.5, 0.25]]
     engines = [i.form.engine_name for i in run.program.instructions() if i.opcode != "dma_copy"]
     assert engines == ["vector", "gpsimd"]
-    with pytest.raises(SpaceError):
+    with pytest.raises(TrnError, match="PSUM|psum"):
         nki.run(kernel, x, nl.psum)
