@@ -7,6 +7,7 @@ a Python user expects (`ShapeError` is a `ValueError`), so ordinary `except` cla
 
 from __future__ import annotations
 
+import functools
 import linecache
 import os
 import sys
@@ -31,6 +32,11 @@ class Where:
         """The source line without its indentation; empty when the source cannot be read."""
         return linecache.getline(self.file, self.line).strip()
 
+    @property
+    def portable(self) -> str:
+        """`file` without the folders of this machine, as files have it: `opentrn/isa/view.py`."""
+        return _portable(self.file)
+
     def __str__(self) -> str:
         """Show `file.py:15: source text`, with the base name of the file."""
         place = f"{os.path.basename(self.file)}:{self.line}"
@@ -38,6 +44,20 @@ class Where:
         if text:
             return f"{place}: {text}"
         return f"{place} in {self.function}" if self.function else place
+
+
+@functools.lru_cache(4096)
+def _portable(file: str) -> str:
+    """A path from the innermost folder of `sys.path` (or the working directory) that holds it.
+
+    A file in none of them becomes its bare name.  `linecache` finds such names along `sys.path`.
+    """
+    if not os.path.isabs(file):
+        return file
+    homes = [os.path.join(os.path.abspath(home or os.curdir), "") for home in (*sys.path, "")]
+    inside = [home for home in homes if file.startswith(home)]
+    home = max(inside, key=len, default=os.path.join(os.path.dirname(file), ""))
+    return file.removeprefix(home).replace(os.sep, "/") or file
 
 
 _SKIPPED: dict[str, bool] = {}

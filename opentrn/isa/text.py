@@ -210,11 +210,11 @@ def _word(text: str) -> str:
 
 
 def place(where: Where | None) -> str:
-    """` ; file:line in function`, or nothing."""
+    """` ; file:line in function` with the portable name of the file, or nothing."""
     if where is None:
         return ""
     inside = f" in {_word(where.function)}" if where.function else ""
-    return f" ; {_word(where.file)}:{where.line}{inside}"
+    return f" ; {_word(where.portable)}:{where.line}{inside}"
 
 
 def _registers(body) -> Iterator[Register]:

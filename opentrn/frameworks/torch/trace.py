@@ -10,12 +10,13 @@ from dataclasses import replace
 from typing import Any
 
 from opentrn import compiler, runtime
-from opentrn.base import FileFormatError, UsageError, declare
+from opentrn.base import Bug, FileFormatError, UsageError, declare
 from opentrn.frameworks.torch.capture import as_module
 from opentrn.frameworks.torch.fake import fake_call
+from opentrn.frameworks.torch.nesting import Nest
 from opentrn.frameworks.torch.piece import refuse_dtypes, to_device, to_host
 from opentrn.frameworks.torch.settings import Settings
-from opentrn.graph import from_torch
+from opentrn.graph import Graph, from_torch
 from opentrn.isa import Executable
 from opentrn.isa import load as load_executable
 
@@ -31,6 +32,12 @@ ARGUMENT = declare(
     rule="flags are --target, --auto-cast none|matmult|all, --auto-cast-type bf16|fp16, and those "
     "that only steer the vendor's compiler (-O…, --model-type, --verbose, --logfile, --lnc, …)",
     fix="leave the flag out",
+)
+STATE = declare(
+    "frameworks.state",
+    "A module that changes its buffers was to be traced ahead of time.",
+    rule="a traced program holds no state: running statistics and counters do not change in it",
+    fix="call module.eval() first, or torch.compile(module, backend='neuron'), which keeps buffers",
 )
 # Flags that change nothing a simulated chip computes.
 HARMLESS = (
@@ -49,19 +56,25 @@ class TracedModel:
     `model.memory`).
     """
 
-    def __init__(self, executable: Executable) -> None:
+    def __init__(self, executable: Executable, nests: tuple[Nest, Nest] | None = None) -> None:
         if "torch" not in executable.meta:
             raise FileFormatError(f"{executable.name} was not traced from torch", code=NOT_TRACED)
         self.executable = executable
         self.model = runtime.load(executable)
-        self._outputs = executable.meta["torch"]["outputs"]
+        told = executable.meta["torch"]
+        self.arguments, self.results = nests or (
+            Nest.read(told["arguments"]), Nest.read(told["results"])
+        )
+        self._outputs = told["outputs"]
 
     def __call__(self, *args: Any) -> Any:
-        """The module's outputs; errors of `runtime.Model`, `frameworks.complex`, `.float64`."""
-        import torch
-        from torch.utils import _pytree
+        """The module's outputs, nested as it nests them.
 
-        tensors = [x for x in _pytree.tree_leaves(args) if isinstance(x, torch.Tensor)]
+        Raises UsageError `frameworks.traced_argument` for arguments unlike those it was traced
+        with, errors of `runtime.Model`, `frameworks.complex`, `.float64`."""
+        import torch
+
+        tensors = self.arguments.taken(args)
         refuse_dtypes(tensors)
         found = self.model(*map(to_device, tensors))
         found = found if isinstance(found, tuple) else (found,)
@@ -69,14 +82,16 @@ class TracedModel:
             to_host(one, torch.empty(shape, dtype=getattr(torch, dtype), device="meta"))
             for one, (shape, dtype) in zip(found, self._outputs, strict=True)
         ]
-        tree = self.executable.meta["torch"]["tree"]
-        if tree:
-            return _pytree.tree_unflatten(leaves, _pytree.treespec_loads(tree))
-        return leaves[0] if len(leaves) == 1 else tuple(leaves)
+        return self.results.filled(leaves)
 
     def save(self, path: str | os.PathLike) -> Any:
-        """Write the executable; returns its path."""
-        return self.executable.save(path)
+        """Write the executable; returns its path.
+
+        Raises UsageError `frameworks.written_nest` when arguments or results nest in classes that
+        a file cannot name."""
+        nests = {"arguments": self.arguments.json(), "results": self.results.json()}
+        told = {**self.executable.meta["torch"], **nests}
+        return replace(self.executable, meta={**self.executable.meta, "torch": told}).save(path)
 
     def __repr__(self) -> str:
         return f"<TracedModel {self.executable.name} for {self.executable.target}>"
@@ -96,7 +111,8 @@ def trace(
     `target` and `dtype` are as in `Settings`; `compiler_args` are flags as people pass them to the
     vendor's compiler.  `compiler_workdir`, `cpu_backend`, `inline_weights_to_neff` and
     `partitioner_config`, which scripts pass, change nothing here.  Raises UnsupportedError naming
-    every op without a rule or a kernel, UsageError `frameworks.compiler_args`.
+    every op without a rule or a kernel, UsageError `frameworks.compiler_args`, `frameworks.leaf`,
+    `frameworks.state`.
     """
     import torch
 
@@ -107,10 +123,20 @@ def trace(
     refuse_dtypes([x for x in torch.utils._pytree.tree_leaves(args) if hasattr(x, "dtype")])
     held = module if isinstance(module, torch.nn.Module) else as_module(module)
     graph = from_torch(held, tuple(args))
+    _refuse_state(graph)
+    result = fake_call(module, args)
+    nests = Nest.of(tuple(args), "takes"), Nest.of(result, "returns")
+    outputs = _outputs(result, len(graph.outputs))
     executable = compiler.compile(graph, target=settings.chip, dtype=settings.precision)
-    outputs, tree = _outputs(module, args, len(graph.outputs))
-    meta = {**executable.meta, "torch": {"outputs": outputs, "tree": tree}}
-    return TracedModel(replace(executable, meta=meta))
+    meta = {**executable.meta, "torch": {"outputs": outputs}}
+    return TracedModel(replace(executable, meta=meta), nests)
+
+
+def _refuse_state(graph: Graph) -> None:
+    """UsageError `frameworks.state` for a module that changes its buffers."""
+    changed = [n.removeprefix("buffer:") for n in graph.output_names if n.startswith("buffer:")]
+    if changed:
+        raise UsageError(f"the module changes its buffer {changed[0]}", code=STATE)
 
 
 def refuse_keywords(given: Any) -> None:
@@ -122,21 +148,14 @@ def refuse_keywords(given: Any) -> None:
             raise UsageError(f"trace: `{name}` is not built", code=ARGUMENT)
 
 
-def _outputs(module: Any, args: Any, count: int) -> tuple[list, str]:
-    """[shape, dtype] of each output, and how they are nested ("" if that cannot be written)."""
+def _outputs(result: Any, count: int) -> list:
+    """[shape, dtype] of each tensor of a result; Bug when the program has another number."""
     import torch
-    from torch.utils import _pytree
 
-    result = fake_call(module, args)
-    leaves, spec = _pytree.tree_flatten(result)
-    kept = [x for x in leaves if isinstance(x, torch.Tensor)]
-    shapes = [[list(x.shape), str(x.dtype).removeprefix("torch.")] for x in kept[:count]]
-    if len(kept) != len(leaves) or len(kept) != count or isinstance(result, torch.Tensor):
-        return shapes, ""
-    try:
-        return shapes, _pytree.treespec_dumps(spec)
-    except NotImplementedError:
-        return shapes, ""
+    leaves = [x for x in torch.utils._pytree.tree_leaves(result) if isinstance(x, torch.Tensor)]
+    if len(leaves) != count:
+        raise Bug(f"the module returns {len(leaves)} tensors, its program {count}")
+    return [[list(x.shape), str(x.dtype).removeprefix("torch.")] for x in leaves]
 
 
 def with_flags(settings: Settings, flags: str | Sequence[str] | None) -> Settings:
