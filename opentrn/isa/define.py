@@ -9,6 +9,7 @@ its actual views.
 
 import inspect
 from collections.abc import Iterator
+from enum import Enum
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -188,6 +189,17 @@ class Instr:
 
     def _read_flags(self, flags: tuple) -> None:
         for (name, flag), value in zip(self.flags.items(), flags, strict=True):
+            known = type(flag.default)
+            named = isinstance(flag.default, Enum) and flag.read is None
+            if named and not isinstance(value, known):
+                self.bad(
+                    UsageError,
+                    f"{name}={value!r} is not a nisa.{known.__name__}",
+                    f"`{name}` is one of "
+                    + ", ".join(f"nisa.{known.__name__}.{member.name}" for member in known),
+                    "pass the member itself (NKI 0.3 dropped numbers)",
+                    name,
+                )
             setattr(self, name, flag.read(value) if flag.read else value)
 
     def bad(self, kind: type[TrnError], what: str, rule: str, fix: str, part: str, neuron=""):
@@ -239,7 +251,8 @@ class Instr:
         elif given.space == "hbm":
             fix = f"load `{name}` with nisa.dma_copy into a tile in {declared.spaces[0]} first"
         else:
-            fix = f"copy `{name}` into a tile in {declared.spaces[0]} with nisa.tensor_copy first"
+            near = [space for space in declared.spaces if space != "hbm"]
+            fix = f"copy `{name}` into a tile in {near[0]} with nisa.tensor_copy first"
         self.bad(
             SpaceError, f"`{name}` is in {given.space}", f"`{name}` must be in {want}", fix, name
         )

@@ -102,8 +102,8 @@ class dma_copy(Instr):
     """
 
     engines = ("dma",)
-    dst = Out("hbm|sbuf|psum", "*", engine_side=False)
-    src = In("hbm|sbuf|psum", "*", engine_side=False)
+    dst = Out("hbm|sbuf", "*", engine_side=False)
+    src = In("hbm|sbuf", "*", engine_side=False)
     priority = Flag(None, PRIORITY)
     oob_mode = Flag(oob_mode.error, "whether a dynamic address outside raises or is skipped")
     dge_mode = Flag(dge_mode.unknown, "who generates the descriptors")
@@ -123,6 +123,12 @@ class dma_copy(Instr):
             f"`src` and `dst` must have as many elements: {list(i.src.shape)} has {i.src.size}, "
             f"{list(i.dst.shape)} has {i.dst.size}",
             "slice one side to match the other",
+        )
+        yield (
+            i.dge_mode is not dge_mode.hwdge or i.src.dtype == i.dst.dtype,
+            f"hardware descriptor generation moves bytes: `src` is {i.src.dtype}, `dst` "
+            f"{i.dst.dtype}",
+            "use .view(dtype) to move the bits, or dge_mode.swdge or none to cast",
         )
         yield from partition_rules(i)
         yield from mode_rules(i)
@@ -217,7 +223,7 @@ class dma_transpose(Instr):
         )
         want = tuple(i.src.shape[a] for a in axes)
         yield (
-            i.dst.size == i.src.size and _flat(i.dst.shape) == _flat(want),
+            tuple(i.dst.shape) == want,
             f"`dst` must have shape {list(want)}, not {list(i.dst.shape)}",
             "give `dst` the permuted shape",
         )
@@ -232,6 +238,7 @@ class dma_transpose(Instr):
             f"{i.src.dtype.itemsize}",
             "view the bytes as a 2-byte type, or use nisa.nc_transpose",
         )
+        yield from _direct_rules(i) if i.src.indirect != "vector" else _gathered_rules(i)
         yield from partition_rules(i)
         yield from mode_rules(i)
 
@@ -250,8 +257,58 @@ class dma_transpose(Instr):
     )
 
 
-def _flat(shape) -> tuple:
-    return tuple(size for size in shape if size != 1)
+def _direct_rules(i):
+    """A transpose of known rows: static rings, or hardware descriptor generation."""
+    shape = i.src.shape
+    hardware = i.dge_mode is dge_mode.hwdge
+    yield (
+        hardware or i.dge_mode is dge_mode.unknown,
+        f"a DMA transpose has dge_mode unknown or hwdge, not {i.dge_mode.name}",
+        "leave `dge_mode` out",
+    )
+    rows = shape[0] == 16 if len(shape) == 2 else _divides_16(shape)
+    yield (
+        not hardware or rows,
+        f"with hwdge the first size of `src` is 16 (three or four dimensions: a divisor of 16, "
+        f"times the last but one a multiple of 16), not {list(shape)}",
+        "leave `dge_mode` out",
+    )
+    yield (
+        not hardware or (shape[-1] <= 128 and i.src.dtype.itemsize == 2),
+        f"with hwdge rows of `src` have at most 128 elements of 2 bytes, not {shape[-1]} of "
+        f"{i.src.dtype.itemsize}",
+        "leave `dge_mode` out",
+    )
+
+
+def _divides_16(shape) -> bool:
+    return shape[0] in (1, 2, 4, 8, 16) and shape[0] * shape[-2] % 16 == 0
+
+
+def _gathered_rules(i):
+    """A transpose of rows chosen by a vector of indices: software descriptor generation."""
+    shape = i.src.shape
+    yield (
+        i.chip.generation >= 3,
+        f"{i.chip.name} does not transpose gathered rows (trn2 and later do)",
+        "gather with nisa.dma_copy, then use nisa.nc_transpose",
+    )
+    yield (
+        len(shape) != 4 or 1 in shape[1:3],
+        f"a middle size of a gathered 4-dimensional `src` is 1, not {list(shape[1:3])}",
+        "reshape the view to three dimensions",
+    )
+    yield (
+        shape[-1] <= 128 and i.src.dtype.itemsize == 2,
+        f"gathered rows have at most 128 elements of 2 bytes, not {shape[-1]} of "
+        f"{i.src.dtype.itemsize}",
+        "cut the rows, or gather with nisa.dma_copy first",
+    )
+    yield (
+        shape[0] % 16 == 0,
+        f"the number of gathered rows is a multiple of 16, not {shape[0]}",
+        "pad the indices",
+    )
 
 
 def _transposed(i, chip) -> Transfer:

@@ -112,6 +112,11 @@ class memset(VectorInstr):
             f"a {i.dst.dtype} tile can only be filled with 0",
             "pass value=0",
         )
+        yield (
+            not i.dst.dtype.is_integer or isinstance(i.value, int | np.integer),
+            f"an {i.dst.dtype} tile is filled with an integer, not {i.value!r}",
+            f"pass value={int(i.value) if i.value == i.value // 1 else 'an integer'}",
+        )
 
     def run(i):
         """One element; the store repeats it."""

@@ -92,7 +92,8 @@ def instructions(draw, builder, made):
     kind = draw(st.sampled_from(["memset", "iota", "select", "activation", "register", "dma"]))
     if kind == "memset":
         chosen = draw(st.sampled_from([isa.engine.unknown, isa.engine.vector, isa.engine.gpsimd]))
-        return instruction("trn2", "memset", (dst,), (draw(NUMBERS), chosen), **more)
+        number = draw(st.integers(-9, 9) if dst.dtype.is_integer else NUMBERS)
+        return instruction("trn2", "memset", (dst,), (number, chosen), **more)
     if kind == "iota":
         numbers = draw(st.tuples(st.integers(-99, 99), st.integers(-9, 9)))
         pattern = [[draw(st.integers(-5, 5)), dst.free_size]]

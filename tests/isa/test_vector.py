@@ -223,7 +223,7 @@ def test_tensor_indirection_begins_with_trn3_and_only_where_documented():
     [
         ("float32", 0.1, 0.10000000149011612),
         (BF16, 0.1, 0.10009765625),
-        ("int8", 2.5, 2),
+        ("int8", -200, -128),
         ("uint8", 300, 255),
         ("uint32", 0xFFFFFFFF, 0xFFFFFFFF),
         ("int32", -(2**31), -(2**31)),
@@ -240,6 +240,15 @@ def test_memset_of_packed_types_is_zero_only():
     i = make(memset, on="trn3", dst=packed, value=0)
     np.testing.assert_array_equal(stored(i, "dst", i.run()["dst"]), np.zeros((32, 8), np.uint16))
     refuse(LimitError, "memset.rules", lambda: make(memset, on="trn3", dst=packed, value=1))
+
+
+@pytest.mark.parametrize("value", [2.0, 2.5, float("nan"), float("inf")])
+def test_memset_of_integers_takes_integers(value):
+    text = refuse(
+        LimitError, "memset.rules", lambda: make(memset, dst=tile(4, 2, t="int32"), value=value)
+    )
+    assert "is filled with an integer" in text
+    assert ("value=2" in text) == (value == 2.0)
 
 
 def test_memset_cost_and_engines():
