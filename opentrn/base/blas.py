@@ -8,6 +8,7 @@ and this is foreign-function plumbing.
 """
 
 import ctypes
+import sys
 from functools import cache
 from typing import Any
 
@@ -52,6 +53,29 @@ def _pitch(x: np.ndarray) -> int:
     return row // 4
 
 
+def _by_layout(x: np.ndarray) -> int:
+    """The address of the first element, where CPython keeps it: after the header of the object."""
+    return _POINTER(id(x) + _HEADER).value
+
+
+def _by_interface(x: np.ndarray) -> int:
+    return x.__array_interface__["data"][0]
+
+
+def _quick_start() -> Any:
+    """`_by_layout` where it tells the truth, else the public way.
+
+    The public way takes 1.3 us, for three matrices a third of what one matmul costs in Python.
+    """
+    probe = np.zeros((2, 2))[1:, 1:]
+    known = sys.implementation.name == "cpython" and _by_layout(probe) == _by_interface(probe)
+    return _by_layout if known else _by_interface
+
+
+_POINTER, _HEADER = ctypes.c_void_p.from_address, object.__basicsize__
+_start = _quick_start()
+
+
 def add_product(turned: np.ndarray, right: np.ndarray, out: np.ndarray) -> bool:
     """out [M, N] += turned [K, M]ᵀ · right [K, N], all float32; False when it was not done.
 
@@ -64,7 +88,7 @@ def add_product(turned: np.ndarray, right: np.ndarray, out: np.ndarray) -> bool:
     k, m = turned.shape
     function(
         ROW_MAJOR, TURNED, PLAIN, m, right.shape[1], k, 1.0,
-        turned.ctypes.data, pitches[0], right.ctypes.data, pitches[1],
-        1.0, out.ctypes.data, pitches[2],
+        _start(turned), pitches[0], _start(right), pitches[1],
+        1.0, _start(out), pitches[2],
     )  # fmt: skip
     return True

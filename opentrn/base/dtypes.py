@@ -38,16 +38,18 @@ class DType(str):
     `storage` and `carrier` are NumPy dtypes (see the module). `max` and `min` are the finite
     limits, `mantissa` and `exponent` the field widths in bits (0 for integers). `on_chip` is False
     for the 64-bit types, which only graphs know. `element` is the type inside a packed type;
-    `narrow` the type whose place a widened one takes (see `widened`).
+    `narrow` the type whose place a widened one takes (see `widened`). `itemsize` is the number of
+    bytes of one element in storage.
     """
 
-    __slots__ = _FIELDS
+    __slots__ = (*_FIELDS, "itemsize")
 
     def __new__(cls, name: str, **fields: Any):
         """Make a type once, in this module; elsewhere `dtype(name)` finds it."""
         self = super().__new__(cls, name)
         for field in _FIELDS:
             object.__setattr__(self, field, fields[field])
+        object.__setattr__(self, "itemsize", (self.bits + 7) // 8)
         return self
 
     def __setattr__(self, name, value):
@@ -63,11 +65,6 @@ class DType(str):
     def storage(self) -> np.dtype:
         """The NumPy dtype of the bytes in HBM."""
         return _storage(self.storage_name)
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of one element in storage."""
-        return (self.bits + 7) // 8
 
     @property
     def is_float(self) -> bool:

@@ -369,17 +369,22 @@ def _encoding(dtype: DType) -> np.ndarray:
         return tops.astype(dtype.storage).view(np.uint8)
 
 
-def encode(x: np.ndarray, dtype: DType, exact: bool = False) -> np.ndarray:
+def encode(
+    x: np.ndarray, dtype: DType, exact: bool = False, out: np.ndarray | None = None
+) -> np.ndarray:
     """The storage array of carrier `x`; values that `dtype` does not have are rounded first.
 
-    `exact` promises that there are none, which saves bfloat16 the look for them.
+    `exact` promises that there are none, which saves bfloat16 the look for them.  `out`, a storage
+    array of the same shape, receives the bytes when given.
     """
+    if dtype is bfloat16:
+        return _encode_bfloat16(_as_float32(x), exact, out)
+    if out is not None:
+        out[...] = encode(x, dtype)
+        return out
     x = _as_float32(x) if dtype.carrier == _F32 else np.asarray(x, dtype.carrier)
     if dtype.narrow is not None:
         return x
-    if dtype is bfloat16:
-        bits = (x if exact else round_to(x, dtype)).view(_U32)
-        return np.right_shift(bits, np.uint32(16)).astype(np.uint16).view(dtype.storage)
     if dtype is float16:
         with np.errstate(all="ignore"):
             return x.astype(np.float16)
@@ -389,6 +394,15 @@ def encode(x: np.ndarray, dtype: DType, exact: bool = False) -> np.ndarray:
     if dtype is tfloat32:
         return round_to(x, dtype)
     return x.astype(dtype.storage)
+
+
+def _encode_bfloat16(x: np.ndarray, exact: bool, out: np.ndarray | None) -> np.ndarray:
+    """The upper halves, in one pass: NumPy shifts and narrows piece by piece in the cache."""
+    bits = (x if exact else round_to(x, bfloat16)).view(_U32)
+    made = np.empty(x.shape, bfloat16.storage) if out is None else out
+    half = made.view(np.uint16)
+    np.right_shift(bits, np.uint32(16), out=half, dtype=_U32, casting="unsafe")
+    return made
 
 
 def decode(a: np.ndarray, dtype: DType, out: np.ndarray | None = None) -> np.ndarray:
@@ -402,9 +416,8 @@ def decode(a: np.ndarray, dtype: DType, out: np.ndarray | None = None) -> np.nda
     if a.dtype.itemsize != dtype.itemsize:
         raise Bug(f"decode({dtype}) of {a.dtype}: elements must have {dtype.itemsize} bytes")
     if dtype is bfloat16:
-        bits = a.view(np.uint16).astype(_U32)
-        target = bits if out is None else out.view(_U32)
-        return np.left_shift(bits, np.uint32(16), out=target).view(_F32)
+        bits = np.empty(a.shape, _U32) if out is None else out.view(_U32)
+        return np.left_shift(a.view(np.uint16), np.uint32(16), out=bits, dtype=_U32).view(_F32)
     if out is not None:
         np.copyto(out, decode(a, dtype))
         return out
@@ -535,13 +548,13 @@ def dot(
     `out` may have any strides; with `add` the product, rounded by itself, is added to what `out`
     holds.  The order of the sum is that of the BLAS library in use.
     """
-    with np.errstate(all="ignore"):
-        if not add:
-            return np.matmul(_gemm_ready(stationary).T, _gemm_ready(moving), out=out)
-        if not blas.add_product(stationary, moving, out):
-            product = np.matmul(_gemm_ready(stationary).T, _gemm_ready(moving))
-            np.add(out, product, out=out)
+    if add and blas.add_product(stationary, moving, out):
         return out
+    with np.errstate(all="ignore"):
+        left, right = _gemm_ready(stationary).T, _gemm_ready(moving)
+        if not add:
+            return np.matmul(left, right, out=out)
+        return np.add(out, np.matmul(left, right), out=out)
 
 
 def dot_mx(stationary, stationary_scales, moving, moving_scales) -> np.ndarray:

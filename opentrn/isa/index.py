@@ -354,28 +354,28 @@ def plain_cut(offset: int, steps: tuple, key: tuple, on_chip: bool) -> tuple[int
     The common case of `resolve`, kept apart because kernels take many thousand such views.
     """
     cut = []
-    for k, (stride, count) in zip(key, steps, strict=True):
-        if type(k) is int:
-            if not 0 <= k < count or (on_chip and not cut):
+    for k, step in zip(key, steps, strict=True):
+        if type(k) is slice:
+            if k.step is not None:
                 return None
-            offset += k * stride
+            start, stop = k.start, k.stop
+            if start is None and stop is None:
+                cut.append(step)
+                continue
+            start, stop = 0 if start is None else start, step[1] if stop is None else stop
+        elif type(k) is int:
+            if not 0 <= k < step[1] or (on_chip and not cut):
+                return None
+            offset += k * step[0]
             continue
-        start, stop = _plain_bounds(k, count)
-        if type(start) is not int or type(stop) is not int or not 0 <= start < stop <= count:
+        else:
+            start, size = getattr(k, "start", None), getattr(k, "size", None)
+            stop = start + size if type(start) is int and type(size) is int else None
+        if type(start) is not int or type(stop) is not int or not 0 <= start < stop <= step[1]:
             return None
-        offset += start * stride
-        cut.append((stride, stop - start))
+        offset += start * step[0]
+        cut.append((step[0], stop - start))
     return (offset, tuple(cut)) if len(cut) >= (2 if on_chip else 1) else None
-
-
-def _plain_bounds(k: Any, count: int) -> tuple[Any, Any]:
-    """Start and stop of a step-1 slice or a static nl.ds; not integers for any other key."""
-    if type(k) is slice:
-        if k.step is not None:
-            return None, None
-        return (0 if k.start is None else k.start), (count if k.stop is None else k.stop)
-    start, size = getattr(k, "start", None), getattr(k, "size", None)
-    return start, start + size if type(start) is int and type(size) is int else None
 
 
 def resolve(view: Any, key: Any) -> tuple[int, tuple[tuple[int, int], ...], Indirect | None]:

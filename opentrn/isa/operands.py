@@ -77,8 +77,31 @@ class OperandForm(NamedTuple):
         return self.size * self.dtype.itemsize
 
 
+_FORMS: dict[tuple, OperandForm] = {}
+_FORM_LIMIT = 100_000
+
+
 def operand_form(view: View, bank: int = 2048) -> OperandForm:
-    """What checks and costs may know of a view; `bank` is the size of a PSUM bank in bytes."""
+    """What checks and costs may know of a view; `bank` is the size of a PSUM bank in bytes.
+
+    Remembered, because the tiles of a loop have few forms and one form is quick to compare.
+    """
+    if view.index is not None:
+        return _operand_form(view, bank)
+    buffer = view.buffer
+    key = (buffer.space, view.steps, view.dtype, view.dtype.narrow)
+    if buffer.on_chip:
+        place = view.offset, buffer.partition, buffer.address, buffer.partition_bytes, bank
+        key = (*key, *place)
+    found = _FORMS.get(key)
+    if found is None:
+        if len(_FORMS) >= _FORM_LIMIT:
+            _FORMS.clear()
+        found = _FORMS[key] = _operand_form(view, bank)
+    return found
+
+
+def _operand_form(view: View, bank: int) -> OperandForm:
     buffer, steps, dtype, run = view.buffer, view.steps, view.dtype.narrow or view.dtype, 1
     for stride, count in reversed(steps[1:] if buffer.on_chip else steps):
         if count > 1:

@@ -219,7 +219,7 @@ class View:
         index = self.index
         if index is not None and index.kind != "scalar":
             strides[index.dim] = 0
-        return self.shape, tuple(strides), offset
+        return tuple([count for _, count in self.steps]), tuple(strides), offset
 
     # ------------------------------------------------------------------ cutting
 

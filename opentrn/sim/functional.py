@@ -5,11 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from opentrn.base import UnwrittenError, UsageError, explanation, float32
+from opentrn.base import UnwrittenError, UsageError, explanation
 from opentrn.isa import Buffer, Instruction, Loop, Register, View
 from opentrn.sim import dynamic
 from opentrn.sim.collectives import by_itself
 from opentrn.sim.columns import Columns, access
+from opentrn.sim.groups import Groups
 from opentrn.sim.memory import Arena, Storage, fresh_rows, fresh_values, move, put, writer
 from opentrn.sim.plan import Plan, check_range, plan_of
 from opentrn.sim.strict import Finding, Strict
@@ -43,7 +44,7 @@ class Machine:
         self._pool: dict[tuple, list[np.ndarray]] = {}
         self._pooled = 0
         self._arenas: dict[str, Arena] = {}
-        self._products: dict[tuple[int, int], np.ndarray] = {}
+        self.groups = Groups(self)
         self._held: list[Buffer] = []
         self._holding = 0
         # Carries out instructions that need other cores or ranks; set by who runs them together.
@@ -154,6 +155,8 @@ class Machine:
             self._run_move(instruction)
         elif plan.plain:
             self._run_plain(instruction, plan)
+        elif plan.sums:
+            self._run_sum(instruction, plan)
         else:
             self._run_bound(instruction, plan)
 
@@ -181,6 +184,17 @@ class Machine:
                 if storage.written.cells is not True:
                     storage.written.add(view)
 
+    def _run_sum(self, instruction: Instruction, plan: Plan) -> None:
+        """The short way for matmuls of static operands; `bind` is its specification."""
+        operands, given = instruction.operands, {}
+        for n, name in plan.inputs:
+            view = operands[n]
+            given[name] = self._source(instruction, view, name).read(view)
+        view = operands[plan.outputs[0][0]]
+        storage = self.storages.get(view.buffer) or self.allocate(view.buffer)
+        storage.settle(view)
+        self.groups.add(instruction, storage, view, given)
+
     def _run_move(self, instruction: Instruction) -> None:
         """The short way for copies that convert nothing."""
         to, view = instruction.operands
@@ -205,7 +219,7 @@ class Machine:
         storage.settle(view)
         storage.own()
         if storage.touched.cells is not None:
-            self._close_group(storage, view, instruction)
+            self.groups.close(storage, view, instruction)
         return storage
 
     def _run_bound(self, instruction: Instruction, plan: Plan) -> None:
@@ -294,7 +308,7 @@ class Machine:
 
         def into_psum():
             if target.touched.cells is not None:
-                self._close_group(target, to, instruction)
+                self.groups.close(target, to, instruction)
             move(target, to, source, view)
 
         return into_psum
@@ -376,7 +390,7 @@ class Machine:
         def write(value):
             """With the marks that plain SBUF and HBM tiles do not need."""
             if in_psum and storage.touched.cells is not None:
-                self._close_group(storage, view, instruction)
+                self.groups.close(storage, view, instruction)
             put(window, value, dtype, raw, known)
             if written.cells is not True:
                 for part in parts:
@@ -385,18 +399,6 @@ class Machine:
         if in_psum or written.cells is not True:
             return write
         return writer(window, dtype, raw, known)
-
-    def _close_group(self, storage: Storage, view: View, instruction: Instruction) -> None:
-        """Something else than a matmul overwrites matmul results."""
-        if self.checking and storage.unread_group(view):
-            self.notice(
-                "reset_in_reduction",
-                f"{instruction.opcode}: PSUM tile `{view.buffer.name or view.buffer.id}` is "
-                "overwritten before its matmul results were read",
-                instruction.where,
-            )
-        storage.touched.remove(view)
-        storage.seen.remove(view)
 
     # ------------------------------------------------------------ accumulating
 
@@ -409,64 +411,17 @@ class Machine:
         storage.settle(view)
         for n, name in plan_of(instruction.form).inputs:
             self._bind_input(name, instruction.operands[n], given, moving, instruction, None)
-        if view.index is not None:
-            found = access(self, storage, view, instruction, "dst")
-            if isinstance(found, Columns):
-                return lambda: found.matmul(given, moving)
-            return lambda: self._matmul(instruction, storage, found.here(), given, moving)
-        return lambda: self._matmul(instruction, storage, view, given, moving)
+        found = access(self, storage, view, instruction, "dst") if view.index is not None else None
+        if isinstance(found, Columns):
+            return lambda: found.matmul(given, moving)
 
-    def _matmul(self, instruction, storage: Storage, view: View, given: dict, moving: list) -> None:
-        run, window = instruction.form.run, storage.window(view)
-        for name, read in moving:
-            given[name] = read()
-        group = self._group(storage, view, instruction)
-        direct = view.dtype == float32 and not storage.raw
-        if group is None and direct and window.ndim == 2:
-            run(**given, out=window)
-        elif group is True and direct and window.ndim == 2 and instruction.form.adds:
-            run(**given, out=window, add=True)
-        else:
-            value = run(**given, out=self._product(instruction.form))["dst"].reshape(window.shape)
-            if group is True and direct:
-                np.add(window, value, out=window)
-            else:
-                value = _added(storage.read(view), value, group)
-                put(window, value, view.dtype, storage.raw)
-        if storage.touched.cells is not True:
-            storage.touched.add(view)
-        if storage.written.cells is not True:
-            storage.written.add(view)
+        def add():
+            for name, read in moving:
+                given[name] = read()
+            here = view if found is None else found.here()
+            self.groups.add(instruction, storage, here, given)
 
-    def _product(self, form) -> np.ndarray:
-        """Room for one product, used again and again because fresh pages cost more than the sum."""
-        shape = (form.M, form.N)
-        if shape not in self._products:
-            self._products[shape] = np.empty(shape, np.float32)
-        return self._products[shape]
-
-    def _group(self, storage: Storage, view: View, instruction: Instruction):
-        """Where the product is added: None nowhere, True everywhere, or a mask."""
-        mode = instruction.form.accumulate
-        group = None if mode is False else storage.touched.some_of(view)
-        if mode is True and group is not True:
-            storage.blank()
-            self.notice(
-                "accumulate_unset",
-                f"{instruction.opcode}: accumulate=True, but no matmul has initialised "
-                f"`{view.buffer.name or 'dst'}` {list(view.shape)}",
-                instruction.where,
-            )
-            group = True
-        if storage.seen.cells is not None:
-            if group is not None and storage.seen.some_of(view) is not None:
-                self.notice(
-                    "read_open_group",
-                    f"{instruction.opcode}: adds to PSUM that was read after the previous matmul",
-                    instruction.where,
-                )
-            storage.seen.remove(view)
-        return group
+        return add
 
     # ------------------------------------------------------------ loops
 
@@ -588,12 +543,3 @@ def _step(form, given: dict, moving: list, writers: list, links) -> Callable[[],
                 write(result[name])
 
     return step
-
-
-def _added(old, value, group):
-    """Old contents plus the product where the group is open, the product elsewhere."""
-    if group is None:
-        return value
-    if group is True:
-        return old + value.reshape(old.shape)
-    return np.where(group.reshape(old.shape), old + value.reshape(old.shape), value)

@@ -117,10 +117,10 @@ class _Marker(Machine):
         storage = self.storage(view.buffer)
         accumulates = getattr(instruction.form.operands.get(name), "role", "") == "acc"
         if accumulates and view.index is None:
-            self._group(storage, view, instruction)
+            self.groups.opened(storage, view, instruction)
             storage.touched.add(view)
         elif storage.touched.cells is not None and view.index is None:
-            self._close_group(storage, view, instruction)
+            self.groups.close(storage, view, instruction)
         if view.index is not None:
             storage.written.add(_reach(view))  # any of it may be written
             return

@@ -333,7 +333,7 @@ def move(target: Storage, to: View, source: Storage, view: View) -> None:
     elif source.raw:
         numerics.decode(given, dtype, out=window)
     else:
-        window[...] = numerics.encode(given, dtype, exact=True)
+        numerics.encode(given, dtype, exact=True, out=window)
 
 
 def put(window: np.ndarray, value, dtype, raw: bool, known=None) -> None:
@@ -351,7 +351,7 @@ def put(window: np.ndarray, value, dtype, raw: bool, known=None) -> None:
             carrier = np.empty(window.shape, dtype.carrier)
             numerics.store(carrier, value, known, dtype)
             value = carrier
-        window[...] = numerics.encode(value, dtype)
+        numerics.encode(value, dtype, out=window)
     else:
         numerics.store(window, value, known, dtype)
 

@@ -10,12 +10,14 @@ class Plan(NamedTuple):
     """How instructions of one form run: what they read and write, by operand position.
 
     `plain` forms have static operands in memory and nothing else; they run without closures.
+    `sums` are such forms that add to their output.
     `inputs` and `outputs` are (position, name).  `exact`: `run` does no arithmetic; `moves`: its
     result is the source, in the source's dtype and shape; `checked`: inputs whose memory must have
     been written (what an instruction only leaves as it was need not).
     """
 
     plain: bool
+    sums: bool
     inputs: tuple[tuple[int, str], ...]
     outputs: tuple[tuple[int, str], ...]
     exact: bool
@@ -37,12 +39,13 @@ def _plan(form) -> Plan:
     names = list(enumerate(form.operand_names))
     tiles = [tile for _, tile in form.tiles()]
     registers = any(isinstance(given, RegisterForm) for given in form.given)
-    special = "register" in roles or "acc" in roles or registers
-    special = special or form.partial or form.meets or dynamic.skips(form)
-    plain = not (special or any(t.indirect for t in tiles))
+    special = "register" in roles or registers or form.partial or form.meets
+    special = special or dynamic.skips(form) or any(t.indirect for t in tiles)
+    plain = not special and "acc" not in roles
     moves = type(form).__name__ == "dma_copy" and plain
     return Plan(
         plain=plain,
+        sums=not special and "acc" in roles,
         inputs=tuple((n, name) for n, name in names if roles[n] in ("in", "inout")),
         outputs=tuple((n, name) for n, name in names if roles[n] in ("out", "inout", "acc")),
         exact=form.exact(),
