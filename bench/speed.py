@@ -160,14 +160,14 @@ def startup() -> list[Figure]:
 MEASUREMENTS = {"matmul": matmul, "overhead": overhead, "timing": timing, "startup": startup}
 
 
-def main() -> int:
-    """Measure, print, and end with status 1 when a goal is missed."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def report(measurements: dict[str, Callable[[], list[Figure]]], about: str) -> int:
+    """Measure what the command line asks for, print, and give 1 when a goal is missed."""
+    parser = argparse.ArgumentParser(description=about.splitlines()[0])
     parser.add_argument("words", nargs="*", help="only measurements whose name contains a word")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     figures: list[Figure] = []
-    for name, measure in MEASUREMENTS.items():
+    for name, measure in measurements.items():
         if not given.words or any(word in name for word in given.words):
             with one_blas_thread():
                 found = measure()
@@ -189,4 +189,4 @@ def line(figure: Figure) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(report(MEASUREMENTS, __doc__))

@@ -26,6 +26,7 @@ NAMES = {
     "nki.isa.constants": "opentrn.nki.isa.constants",
     "nki.collectives": "opentrn.nki.collectives",
     "nki.compiler": "opentrn.nki.compiler",
+    "nki.compiler.frontend": f"{_STANDINS}.frontend",
     "nki.dtype": "opentrn.nki.dtype",
     "nki.tensor": "opentrn.nki.tensor",
     "nki.typing": "opentrn.nki.typing",

@@ -19,19 +19,28 @@ class Meeting(Instr, abstract=True):
     meets = True
 
 
+def _cores(value) -> tuple:
+    """Cores as a tuple; one number is one core."""
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
 class core_barrier(Meeting):
-    """No core goes on before every core of `cores` has come here; other engines are not stopped."""
+    """No core goes on before every core of `cores` has come here; other engines are not stopped.
+
+    `data` says what the cores wait for: by the reference a tensor in shared HBM, in the NKI
+    Library (bwmm_shard_on_I at d2ad3a57) also an SBUF tile.
+    """
 
     engines = ("gpsimd", "vector", "scalar", "tensor", "sync")
-    data = In("hbm", "*", engine_side=False)
-    cores = Flag(REQUIRED, "the cores that meet: (0, 1)")
+    data = In("hbm|sbuf", "*", engine_side=False)
+    cores = Flag(REQUIRED, "the cores that meet: (0, 1)", read=_cores)
     engine = Flag(engine.gpsimd, "the engine that waits")
 
     def rules(i):
         """Exactly the two cores of a logical NeuronCore."""
         yield (
-            tuple(i.cores) == (0, 1),
-            f"`cores` is {tuple(i.cores)}; the two cores of a logical NeuronCore are (0, 1)",
+            i.cores == (0, 1),
+            f"`cores` is {i.cores}; the two cores of a logical NeuronCore are (0, 1)",
             "pass cores=(0, 1)",
         )
 

@@ -16,7 +16,7 @@ from opentrn.base import TrnError, UsageError, Where, declare, explanation
 from opentrn.hw import target as find_target
 from opentrn.isa import Builder, View, view_of
 from opentrn.nki.arrays import whole
-from opentrn.nki.check_arguments import MISSING, SYNTAX, Shaped, fill
+from opentrn.nki.check_arguments import MISSING, SYNTAX, Shaped, fill, shaped
 from opentrn.nki.jit import jit
 from opentrn.nki.session import Session, entered, new_machine, use_target
 from opentrn.nki.subset import examine as examine_python
@@ -133,7 +133,7 @@ def check(
     where = code and Where(code.co_filename, code.co_firstlineno, made.__name__)
     report = Checked(made.__name__, chip.name, where)
     try:
-        bound, report.assumed = fill(made.func, dict(arguments or {}), dict(names or {}))
+        bound, report.assumed = fill(made.func, shaped(dict(arguments or {})), dict(names or {}))
     except UsageError as error:
         error.at = where
         report.refusals.append(error)

@@ -28,7 +28,7 @@ def skip_middle_end_transformations(kernel: Callable) -> Callable:
 
 
 def __getattr__(name: str) -> Any:
-    """A clear refusal for the compiler's own modules (kernel_builder, ncc_driver, frontend)."""
+    """A clear refusal for the compiler's own modules (kernel_builder, ncc_driver)."""
     if name.startswith("__"):
         raise AttributeError(f"module nki.compiler has no attribute {name!r}")
     raise NotBuiltError(f"nki.compiler.{name} does not exist here", code="nki.compiler_internal")

@@ -47,6 +47,22 @@ def test_the_ways_scripts_import_them():
         assert torch_xla.core.xla_model is xm
 
 
+def test_the_front_end_records_a_kernel_from_shapes_or_raises_what_is_refused():
+    with install("trn2"):
+        from nki.compiler.frontend import ParserFrontend
+
+    x = np.full((64, 16), np.nan, np.float32)
+    result = ParserFrontend().compile(doubled, inputs={"a": x}, target="trn2", lnc=1)
+    assert result.checked.complete
+    assert result.checked.refusals == []
+    assert result.checked.instructions == 3  # a load, a product, a store
+    with pytest.raises(NotBuiltError, match="`module`"):
+        _ = result.module
+    tall = np.zeros((129, 16), np.float32)  # an SBUF tile has 128 partitions
+    with pytest.raises(TrnError, match="129"):
+        ParserFrontend().compile(doubled, inputs={"a": tall}, target="trn2")
+
+
 def test_every_name_has_its_root_set_aside_and_put_back():
     roots = {name.partition(".")[0] for name in NAMES}
     with install(), pytest.raises(ModuleNotFoundError, match="a script can import torch_xla"):

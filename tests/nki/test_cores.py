@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from opentrn import nki
-from opentrn.base import NotBuiltError, OrderError, ShapeError, TrnError, UsageError
+from opentrn.base import LimitError, NotBuiltError, OrderError, ShapeError, TrnError, UsageError
 from opentrn.nki import isa as nisa
 from opentrn.nki import language as nl
 
@@ -49,6 +49,28 @@ def test_what_one_core_wrote_the_other_reads_behind_the_barrier():
     run = nki.run(relay[2], x)
     assert np.array_equal(run.outputs, np.stack([np.full((4, 3), 6.0), np.full((4, 3), 12.0)]))
     assert run.findings == ()
+
+
+def test_a_barrier_may_name_a_tile_and_refuses_other_cores_than_the_two():
+    @nki.jit
+    def relay(x, cores):
+        out = nl.ndarray((2, *x.shape), x.dtype, buffer=nl.shared_hbm)
+        tile = nl.load(x)
+        if nl.program_id(0) == 0:
+            nl.store(out[0], nl.add(tile, 1.0))
+        nisa.core_barrier(tile, cores)
+        if nl.program_id(0) == 1:
+            nl.store(out[1], nl.multiply(nl.load(out[0]), 2.0))
+        return out
+
+    x = np.full((4, 3), 5.0, np.float32)
+    run = nki.run(relay[2], x, [0, 1])
+    assert np.array_equal(run.outputs, np.stack([np.full((4, 3), 6.0), np.full((4, 3), 12.0)]))
+    assert run.findings == ()
+    for cores, said in ((0, "`cores` is (0,)"), ((0, 2), "`cores` is (0, 2)")):
+        with pytest.raises(LimitError) as caught:
+            nki.run(relay[2], x, cores)
+        assert said in caught.value.rule
 
 
 def test_an_unordered_write_and_read_is_a_race_with_both_lines():

@@ -36,5 +36,4 @@ def __getattr__(name: str) -> Any:
     return getattr(nki, name)
 
 
-
 __all__ = ["Simulated", "cpu_simulate"]
