@@ -15,8 +15,8 @@ from opentrn.graph.importers import (
     op_name,
     where_of,
 )
-from opentrn.graph.ir import Graph, Value, make, remake, topological
-from opentrn.graph.ops import OPS, Op, Traffic, Type
+from opentrn.graph.ir import Graph, Region, Value, inline, make, remake, topological
+from opentrn.graph.ops import OPS, Op, Traffic, TupleType, Type
 from opentrn.graph.ops.composite import Composite
 from opentrn.graph.ops.define import Wrong, count, same_dtype, stream
 from opentrn.graph.ops.elementwise import Elementwise
@@ -35,6 +35,7 @@ from opentrn.graph.rules import (
 )
 from opentrn.graph.simplify import CLEAN, decompose, fold
 from opentrn.graph.text import constants, read, write
+from opentrn.graph.types import graph_dtype
 
 __all__ = [
     "ATTENTION",
@@ -53,10 +54,12 @@ __all__ = [
     "Pattern",
     "PatternBuilder",
     "RECOGNISE",
+    "Region",
     "Rule",
     "TORCH_RULES",
     "Traced",
     "Traffic",
+    "TupleType",
     "Type",
     "Value",
     "Wrong",
@@ -70,6 +73,8 @@ __all__ = [
     "from_fx",
     "from_torch",
     "g",
+    "graph_dtype",
+    "inline",
     "make",
     "no",
     "op_name",

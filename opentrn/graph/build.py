@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from opentrn.base import DType, UnknownNameError, Where, declare, dtype, nearest
+from opentrn.base import DType, UnknownNameError, Where, declare, nearest
 from opentrn.graph.data import Data
 from opentrn.graph.ir import Value, full, lift, make, refusal
 from opentrn.graph.ops.define import OPS, Op, Shape, Wrong, arity, count
+from opentrn.graph.types import graph_dtype
 
 declare("graph.op", "there is no graph op of this name", "ops have StableHLO names",
         "see `opentrn.graph.OPS` for all names")
@@ -83,7 +84,7 @@ class Builder:
 
     def full(self, shape: Shape, number: Any, kind: str = "float32") -> Value:
         """An array that holds `number` everywhere."""
-        return full(tuple(shape), number, dtype(kind), self.where)
+        return full(tuple(shape), number, graph_dtype(kind), self.where)
 
     def like(self, x: Value, number: Any) -> Value:
         """`number` everywhere, with the shape and dtype of `x`."""
@@ -133,7 +134,7 @@ class Builder:
 
     def cast(self, x: Value, kind: str | DType) -> Value:
         """`convert`, or `x` itself when it has the dtype already."""
-        return x if x.dtype == dtype(kind) else self.convert(x, dtype=kind)
+        return x if x.dtype == graph_dtype(kind) else self.convert(x, dtype=kind)
 
 
 g = Builder()

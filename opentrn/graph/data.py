@@ -6,8 +6,9 @@ import hashlib
 
 import numpy as np
 
-from opentrn.base import DType, UsageError, declare, dtype
+from opentrn.base import DType, UsageError, declare
 from opentrn.graph.carriers import storage
+from opentrn.graph.types import graph_dtype
 
 SAMPLE_BYTES = 4096
 
@@ -37,7 +38,7 @@ class Data:
     @classmethod
     def of(cls, array: np.ndarray, as_dtype: str = "") -> Data:
         """The data of a NumPy array; `as_dtype` names its dtype where NumPy's is not enough."""
-        kind = dtype(as_dtype or array.dtype)
+        kind = graph_dtype(as_dtype or array.dtype)
         if array.dtype != storage(kind):
             array = np.asarray(array, dtype=storage(kind))
         if not array.flags.c_contiguous:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from opentrn.base import DtypeError, ShapeError, UsageError, declare, dtype
+from opentrn.base import DtypeError, ShapeError, UsageError, declare
 from opentrn.graph import carriers
-from opentrn.graph.ir import Graph, Value
+from opentrn.graph.ir import Graph, Value, run
 
 declare("graph.inputs", "a graph was given other inputs than it lists",
         "one array for each input, with its shape and dtype")
@@ -49,12 +49,6 @@ def _own(value: Value, array: np.ndarray) -> np.ndarray:
     return array.copy() if given or not array.flags.owndata else array
 
 
-def run(value: Value, *args: np.ndarray) -> np.ndarray:
-    """One op on carriers, rounded to its dtype."""
-    result = value.attrs.evaluate(value.type, *args)
-    return result if value.attrs.exact else carriers.settle(result, value.dtype)
-
-
 def _ordered(graph: Graph, inputs: Arrays) -> list[np.ndarray]:
     names = [v.attrs.label for v in graph.inputs]
     if isinstance(inputs, Mapping):
@@ -73,7 +67,7 @@ def _enter(value: Value, array: np.ndarray) -> np.ndarray:
         raise ShapeError(f"input {value.attrs.label} is {list(array.shape)}, the graph says "
                          f"{list(value.shape)}", code="graph.input_shape")
     if array.dtype != carriers.storage(value.dtype):
-        raise DtypeError(f"input {value.attrs.label} is {dtype(array.dtype)}, the graph says "
+        raise DtypeError(f"input {value.attrs.label} is {array.dtype}, the graph says "
                          f"{value.dtype}", code="graph.input_dtype")
     return carriers.enter(array, value.dtype)
 

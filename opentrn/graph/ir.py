@@ -10,14 +10,18 @@ from typing import Any
 import numpy as np
 
 from opentrn.base import Bug, DType, DtypeError, ShapeError, UsageError, Where, declare, user_line
+from opentrn.graph import carriers
 from opentrn.graph.carriers import storage
 from opentrn.graph.data import Data
-from opentrn.graph.ops.define import OPS, Op, Shape, Traffic, Type, Wrong, arity
+from opentrn.graph.ops.define import OPS, Op, Shape, Traffic, TupleType, Type, Wrong, arity
+from opentrn.graph.ops.elementwise import Elementwise
 
 declare("graph.operands", "an op got too many or too few operands",
         "each op has a fixed list of operands")
 declare("graph.free_input", "an output depends on an input the graph does not list",
         "every `input` an output reaches is listed in `inputs`", "add it to `inputs`")
+declare("graph.tuple_output", "an output is the tuple of an op with several results",
+        "each output is one array", "list the parts: g.get_tuple_element(x, index)")
 declare("graph.input_name", "two inputs of a graph share a name",
         "inputs are told apart by name", "rename one")
 
@@ -31,23 +35,27 @@ class Value:
 
     Two values with one op, attributes and operands are one object, so `is` means "same meaning"
     and a common subexpression is found for nothing.  `where` is the line that built it first; it
-    is no part of what the value means."""
+    is no part of what the value means.  A value of a `TupleType` stands for the several results of
+    one op and has no shape or dtype itself."""
 
-    __slots__ = ("__weakref__", "args", "attrs", "dtype", "shape", "where")
+    __slots__ = ("__weakref__", "args", "attrs", "dtype", "shape", "type", "where")
 
     args: tuple[Value, ...]
     attrs: Op
     dtype: DType
     shape: Shape
+    type: Type
     where: Where | None
 
-    def __init__(self, attrs: Op, args: tuple[Value, ...], kind: Type,
+    def __init__(self, attrs: Op, args: tuple[Value, ...], kind: Type | TupleType,
                  where: Where | None) -> None:
         put = object.__setattr__
         put(self, "attrs", attrs)
         put(self, "args", args)
-        put(self, "shape", kind.shape)
-        put(self, "dtype", kind.dtype)
+        put(self, "type", kind)
+        if type(kind) is Type:
+            put(self, "shape", kind.shape)
+            put(self, "dtype", kind.dtype)
         put(self, "where", where)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -70,11 +78,6 @@ class Value:
         return len(self.shape)
 
     @property
-    def type(self) -> Type:
-        """Shape and dtype together."""
-        return Type(self.shape, self.dtype)
-
-    @property
     def size(self) -> int:
         """The number of elements."""
         return self.type.size
@@ -87,12 +90,20 @@ class Value:
     @property
     def flops(self) -> int:
         """Arithmetic operations of this node alone (see `Op.flops`)."""
-        return self.attrs.flops(self.type, *(a.type for a in self.args))
+        return self._ask(self.attrs.flops)
 
     @property
     def traffic(self) -> Traffic:
         """Bytes read and written when this node runs alone."""
-        return self.attrs.traffic(self.type, *(a.type for a in self.args))
+        return self._ask(self.attrs.traffic)
+
+    def _ask(self, question: Callable[..., Any]) -> Any:
+        """What the op says of its work here, or the user's error if it cannot know."""
+        kinds = tuple(a.type for a in self.args)
+        try:
+            return question(self.type, *kinds)
+        except Wrong as wrong:
+            raise refusal(type(self.attrs), wrong, (), self.where) from None
 
     @property
     def bytes(self) -> int:
@@ -171,6 +182,9 @@ def make(attrs: Op, args: tuple[Value, ...], where: Where | None = None) -> Valu
         least, most = arity(cls)
         if len(args) < least or (most is not None and len(args) > most):
             raise _operand_count(cls, len(args), where)
+        if not cls.takes_tuples and any(type(k) is TupleType for k in kinds):
+            raise Wrong("an operand is the tuple of several results",
+                        fix="pick one: g.get_tuple_element(x, index)")
         result = attrs.result(*kinds)
     except Wrong as wrong:
         raise refusal(cls, wrong, kinds, where) from None
@@ -182,6 +196,26 @@ def make(attrs: Op, args: tuple[Value, ...], where: Where | None = None) -> Valu
 def _operand_count(cls: type[Op], got: int, where: Where | None) -> UsageError:
     return UsageError(f"{cls.name} got {got} operands", code="graph.operands", at=where,
                       rule=f"{cls.name} takes {', '.join(cls.operands) or 'no operands'}")
+
+
+def run(value: Value, *args: Any) -> Any:
+    """One op on carriers, rounded to its dtype; a tuple of carriers for several results."""
+    result = value.attrs.evaluate(value.type, *args)
+    if value.attrs.exact:
+        return result
+    if type(value.type) is TupleType:
+        kinds = value.type.parts
+        return tuple(carriers.settle(r, k.dtype) for r, k in zip(result, kinds, strict=True))
+    return carriers.settle(result, value.dtype)
+
+
+def _run_wide(value: Value, *args: Any) -> Any:
+    """An op of scalars on arrays, element by element."""
+    if value.op in ("reshape", "broadcast_in_dim"):
+        return args[0]  # from scalar to scalar
+    shape = np.broadcast_shapes(*(a.shape for a in args))
+    result = value.attrs.evaluate(Type(shape, value.dtype), *args)
+    return result if value.attrs.exact else carriers.settle(result, value.dtype)
 
 
 def refusal(cls: type[Op], wrong: Wrong, kinds: tuple[Type, ...],
@@ -272,6 +306,10 @@ class Graph:
             if value.op != "input":
                 raise UsageError(f"{value!r} is listed as an input but is computed",
                                  code="graph.free_input", at=value.where)
+        for value in self.outputs:
+            if type(value.type) is TupleType:
+                raise UsageError(f"{value!r} is a tuple, which cannot be an output",
+                                 code="graph.tuple_output", at=value.where)
         if len(set(names)) != len(names):
             raise UsageError(f"inputs {', '.join(names)} share a name", code="graph.input_name")
         if len(self.output_names) != len(self.outputs):
@@ -333,3 +371,101 @@ class Graph:
         ins = ", ".join(str(v.type) for v in self.inputs)
         outs = ", ".join(str(v.type) for v in self.outputs)
         return f"Graph {self.name}({ins}) -> {outs}: {len(self)} values"
+
+
+class Region(Graph):
+    """A closed function an op applies: a loop's body, a branch, what combines two elements.
+
+    Regions are equal if they compute the same from inputs of the same types, so an op with regions
+    is shared like any other.  The inputs have the labels "%0", "%1", …; nothing outside is read:
+    what a region needs comes as a further input."""
+
+    __slots__ = ("_hash",)
+
+    def __init__(self, inputs: Iterable[Value], outputs: Iterable[Value]) -> None:
+        super().__init__(inputs, outputs, name="region")
+        self._hash = hash((self.inputs, self.outputs))
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], *types: Type) -> Region:
+        """The region of a Python function of values of these types; it returns one or several."""
+        inputs = tuple(region_input(i, kind) for i, kind in enumerate(types))
+        made = function(*inputs)
+        return cls(inputs, made if isinstance(made, (list, tuple)) else (made,))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (
+            isinstance(other, Region) and self.inputs == other.inputs
+            and self.outputs == other.outputs)
+
+    def with_outputs(self, outputs: Iterable[Value],
+                     constants: Mapping[str, Value] | None = None) -> Region:
+        """A region of the same inputs with other outputs."""
+        return Region(self.inputs, outputs)
+
+    @property
+    def takes(self) -> tuple[Type, ...]:
+        """The types of the inputs."""
+        return tuple(v.type for v in self.inputs)
+
+    @property
+    def gives(self) -> tuple[Type, ...]:
+        """The types of the outputs."""
+        return tuple(v.type for v in self.outputs)
+
+    def apply(self, *given: Any) -> list[Any]:
+        """The outputs for these carriers."""
+        held = dict(zip(self.inputs, given, strict=True))
+        for value in self._order:
+            if value.op != "input":
+                held[value] = run(value, *(held[a] for a in value.args))
+        return [held[v] for v in self.outputs]
+
+    def each(self, given: Iterable[Any], fixed: Iterable[Any] = ()) -> list[Any]:
+        """The outputs, element by element, of a region of scalars for arrays of one shape.
+
+        `fixed` are carriers the same for every element."""
+        arrays, rest = list(given), list(fixed)
+        shape = np.broadcast_shapes(*(a.shape for a in arrays))
+        if all(self._is_pointwise(v) for v in self._order) and not any(r.shape for r in rest):
+            held = dict(zip(self.inputs, [*arrays, *rest], strict=True))
+            for value in self._order:
+                if value.op != "input":
+                    held[value] = _run_wide(value, *(held[a] for a in value.args))
+            return [np.broadcast_to(held[v], shape) for v in self.outputs]
+        found = [np.empty(shape, carriers.work(v.dtype)) for v in self.outputs]
+        spread = np.broadcast_arrays(*arrays)
+        for place in np.ndindex(shape):
+            for array, value in zip(found, self.apply(*(a[place] for a in spread), *rest),
+                                    strict=True):
+                array[place] = value
+        return found
+
+    @staticmethod
+    def _is_pointwise(value: Value) -> bool:
+        """Whether a scalar op also works on all elements of arrays at once."""
+        if not isinstance(value.type, Type) or value.shape:
+            return False
+        return value.op in ("input", "constant", "reshape", "broadcast_in_dim") or isinstance(
+            value.attrs, Elementwise)
+
+    def __repr__(self) -> str:
+        takes, gives = (", ".join(map(str, kinds)) for kinds in (self.takes, self.gives))
+        return f"Region({takes}) -> ({gives}): {len(self)} values"
+
+
+def region_input(index: int, kind: Type) -> Value:
+    """The input of a region at a place."""
+    return make(OPS["input"](label=f"%{index}", shape=kind.shape, dtype=kind.dtype), ())
+
+
+def inline(region: Graph, args: Iterable[Value]) -> list[Value]:
+    """The outputs of a region (or graph) with `args` in the place of its inputs."""
+    held = dict(zip(region.inputs, args, strict=True))
+    for value in region:
+        if value not in held:
+            held[value] = remake(value, tuple(held[a] for a in value.args))
+    return [held[v] for v in region.outputs]

@@ -9,6 +9,7 @@ from opentrn.graph.build import Builder
 from opentrn.graph.data import Data
 from opentrn.graph.evaluate import run
 from opentrn.graph.ir import Graph, Value, relocate, remake
+from opentrn.graph.ops.define import TupleType
 from opentrn.graph.rules import Pattern, PatternBuilder, Rule, no
 
 FOLD_BYTES = 4 << 20
@@ -234,6 +235,8 @@ def fold(graph: Graph, most_bytes: int = FOLD_BYTES) -> Graph:
             return new
         if new.op == "constant" and new.attrs.data.array is None:
             return new
+        if new.attrs.regions or new.attrs.drawn or isinstance(new.type, TupleType):
+            return new  # a loop may take long, and numbers drawn at random are drawn each time
         with np.errstate(all="ignore"):
             array = run(new, *(known[a] for a in args))
         made = new

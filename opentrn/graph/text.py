@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from opentrn.base import DType, FileFormatError, Where, declare, dtype
+from opentrn.base import DType, FileFormatError, Where, declare
 from opentrn.graph.carriers import storage
 from opentrn.graph.data import Data
-from opentrn.graph.ir import Graph, Value, make
-from opentrn.graph.ops.define import OPS, Type, Wrong
+from opentrn.graph.ir import Graph, Region, Value, make
+from opentrn.graph.ops.define import OPS, TupleType, Type, Wrong
+from opentrn.graph.types import graph_dtype
 
 VERSION = 1
 INLINE_BYTES = 64
@@ -47,8 +48,15 @@ def write(graph: Graph, places: bool = True) -> str:
 
 def constants(graph: Graph) -> dict[str, np.ndarray]:
     """Digest -> stored array of every constant the text does not hold itself."""
-    return {v.attrs.data.digest: v.attrs.data.numbers() for v in graph
-            if v.op == "constant" and not _inline(v.attrs.data) and v.attrs.data.array is not None}
+    found: dict[str, np.ndarray] = {}
+    for value in graph:
+        if value.op == "constant":
+            data = value.attrs.data
+            if not _inline(data) and data.array is not None:
+                found[data.digest] = data.numbers()
+        for region in value.attrs.regions:
+            found |= constants(region)
+    return found
 
 
 def _order(graph: Graph) -> list[Value]:
@@ -67,12 +75,14 @@ def _value_line(value: Value, numbers: dict[Value, int], places: bool) -> str:
             f"{{{attributes}}} : {type_text(value.type)}")
     if places and value.where is not None:
         where = value.where
-        line += f" loc({json.dumps([where.file, where.line, where.function])})"
+        line += f" loc({json.dumps([where.portable, where.line, where.function])})"
     return line
 
 
-def type_text(kind: Type) -> str:
-    """A shape and dtype as `tensor<4x8xfloat32>`."""
+def type_text(kind: Type | TupleType) -> str:
+    """A shape and dtype as `tensor<4x8xfloat32>`; a tuple's in parentheses."""
+    if isinstance(kind, TupleType):
+        return f"({','.join(map(type_text, kind.parts))})"
     return f"tensor<{''.join(f'{n}x' for n in kind.shape)}{kind.dtype}>"
 
 
@@ -84,6 +94,10 @@ def _attribute(given: Any) -> str:
     """An attribute as JSON; a float as its exact hexadecimal form."""
     if isinstance(given, Data):
         return _data_text(given)
+    if isinstance(given, Region):
+        return json.dumps({"region": write(given, places=False).splitlines()})
+    if isinstance(given, tuple) and given and isinstance(given[0], Region):
+        return f"[{', '.join(map(_attribute, given))}]"
     if isinstance(given, DType):
         return json.dumps(str(given))
     if isinstance(given, float):
@@ -191,6 +205,8 @@ def _restore(kind: str, given: Any, stored: Mapping[str, np.ndarray]) -> Any:
     restore: dict[str, Callable[[Any], Any]] = {
         "float": float.fromhex,
         "Data": lambda held: _restore_data(held, stored),
+        "Region": lambda held: _restore_region(held, stored),
+        "Regions": lambda held: tuple(_restore_region(each, stored) for each in held),
     }
     try:
         return restore[kind](given) if kind in restore else given
@@ -198,12 +214,17 @@ def _restore(kind: str, given: Any, stored: Mapping[str, np.ndarray]) -> Any:
         raise _bad(f"attribute {given!r} is not a {kind} ({problem})") from None
 
 
+def _restore_region(held: dict[str, list[str]], stored: Mapping[str, np.ndarray]) -> Region:
+    graph = read("\n".join(held["region"]), stored)
+    return Region(graph.inputs, graph.outputs)
+
+
 def _restore_data(held: dict[str, str], stored: Mapping[str, np.ndarray]) -> Data:
     found = _TYPE.fullmatch(held["type"])
     if found is None:
         raise _bad(f"not a type: {held['type']}")
     shape = tuple(int(n) for n in found[1].split("x") if n)
-    kind = dtype(found[2])
+    kind = graph_dtype(found[2])
     if "name" in held:
         return Data.absent(held["name"], kind, shape)
     if "hex" in held:

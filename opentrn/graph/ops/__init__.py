@@ -2,19 +2,26 @@
 
 from opentrn.graph.ops import (
     attention,
+    bits,
+    combining,
+    complexes,
     composite,
     contraction,
+    control,
     elementwise,
     indexing,
     leaves,
+    linear_algebra,
     movement,
     ordering,
+    random,
     reduction,
 )
-from opentrn.graph.ops.define import OPS, Op, Traffic, Type
+from opentrn.graph.ops.define import OPS, Op, Traffic, TupleType, Type
 
 FAMILIES = (
-    leaves, elementwise, movement, indexing, contraction, reduction, ordering, composite, attention,
+    leaves, elementwise, bits, complexes, movement, indexing, contraction, reduction, ordering,
+    combining, control, random, linear_algebra, composite, attention,
 )
 
-__all__ = ["FAMILIES", "OPS", "Op", "Traffic", "Type"]
+__all__ = ["FAMILIES", "OPS", "Op", "Traffic", "TupleType", "Type"]

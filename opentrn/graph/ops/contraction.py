@@ -55,7 +55,7 @@ class DotGeneral(Op):
             self.dtype or lhs.dtype)
 
     def result(self, lhs: Type, rhs: Type) -> Type:
-        if _pair_dtype(lhs, rhs).kind not in ("float", "int", "uint"):
+        if _pair_dtype(lhs, rhs).kind not in ("float", "int", "uint", "complex"):
             raise Wrong(f"cannot multiply {lhs.dtype}", fix="convert to a number", kind="dtype")
         for mine, other, name in ((self.lhs_contracting, self.rhs_contracting, "contracting"),
                                   (self.lhs_batch, self.rhs_batch, "batch")):

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NamedTuple, dataclass_transform
 import numpy as np
 
 from opentrn.base import Bug, DType, declare, dtype
+from opentrn.graph.types import graph_dtype
 
 Ints = tuple[int, ...]
 Pairs = tuple[tuple[int, int], ...]
@@ -46,6 +47,25 @@ class Type(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+
+
+class TupleType(NamedTuple):
+    """The types of several arrays that one op makes together; `get_tuple_element` picks one."""
+
+    parts: tuple[Type, ...]
+
+    @property
+    def size(self) -> int:
+        """The number of elements of all parts."""
+        return sum(part.size for part in self.parts)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all parts as they lie in HBM."""
+        return sum(part.nbytes for part in self.parts)
+
+    def __str__(self) -> str:
+        return f"({', '.join(map(str, self.parts))})"
 
 
 class Traffic(NamedTuple):
@@ -104,7 +124,7 @@ def word(value: Any) -> str:
 
 def later_dtype(value: Any) -> DType | str:
     """A dtype, or "" for one that `settle` takes from the operands."""
-    return dtype(value) if value else ""
+    return graph_dtype(value) if value else ""
 
 
 COERCE: dict[str, Callable[[Any], Any]] = {
@@ -114,7 +134,7 @@ COERCE: dict[str, Callable[[Any], Any]] = {
     "str": word,
     "Ints": ints,
     "Pairs": pairs,
-    "DType": dtype,
+    "DType": graph_dtype,
     "LaterDType": later_dtype,
 }
 
@@ -133,7 +153,9 @@ class Op:
     leading `*` any number of them); `law` is the shape rule in words, shown with every refusal;
     `commutative` lets patterns match in both orders; `choices` lists what a string attribute may
     be; `composite` ops also have `decompose`; `exact` ops only pass numbers on, so that their
-    results need no rounding.
+    results need no rounding.  An op with several results has a `TupleType`; only ops with
+    `takes_tuples` have operands of such a type.  An op with `drawn` set makes random numbers, so
+    it is never computed ahead of time.
     """
 
     name: ClassVar[str]
@@ -142,6 +164,8 @@ class Op:
     commutative: ClassVar[bool] = False
     composite: ClassVar[bool] = False
     exact: ClassVar[bool] = False
+    takes_tuples: ClassVar[bool] = False
+    drawn: ClassVar[bool] = False
     abstract: ClassVar[bool] = True
     choices: ClassVar[dict[str, tuple[str, ...]]] = {}
     fields: ClassVar[dict[str, str]] = {}
@@ -177,14 +201,15 @@ class Op:
         Two spellings of one op must be one object, so this runs before anything is shared."""
         return self
 
-    def result(self, *args: Type) -> Type:
+    def result(self, *args: Type) -> Type | TupleType:
         """The shape rule: the type of the result, or `Wrong`."""
         raise NotImplementedError
 
     def evaluate(self, out: Type, *args: np.ndarray) -> np.ndarray:
         """The meaning, on carriers (float32 for floats of at most 32 bits, else the type itself).
 
-        The evaluator rounds what this returns to `out.dtype`."""
+        The evaluator rounds what this returns to `out.dtype`; an op with several results returns
+        a tuple."""
         raise NotImplementedError
 
     def flops(self, out: Type, *args: Type) -> int:
@@ -194,6 +219,17 @@ class Op:
     def traffic(self, out: Type, *args: Type) -> Traffic:
         """Bytes moved when the op runs alone."""
         raise NotImplementedError
+
+    @property
+    def regions(self) -> tuple[Any, ...]:
+        """The regions among the attributes, in order."""
+        found: list[Any] = []
+        for name, kind in self.fields.items():
+            if kind == "Region":
+                found.append(getattr(self, name))
+            elif kind == "Regions":
+                found.extend(getattr(self, name))
+        return tuple(found)
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -226,10 +262,8 @@ def register(cls: type[Op]) -> None:
 
 def arity(cls: type[Op]) -> tuple[int, int | None]:
     """Least and greatest number of operands; None means any number."""
-    if any(name.startswith("*") for name in cls.operands):
-        return len(cls.operands), None
-    least = sum(not name.endswith("?") for name in cls.operands)
-    return least, len(cls.operands)
+    least = sum(not name.endswith("?") and name[0] != "*" for name in cls.operands)
+    return least, None if any(n[0] == "*" for n in cls.operands) else len(cls.operands)
 
 
 def stream(out: Type, *args: Type) -> Traffic:

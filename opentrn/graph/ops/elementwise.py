@@ -23,6 +23,8 @@ from opentrn.graph.ops.define import (
 )
 
 NUMBERS = ("float", "int", "uint")
+FIELDS = (*NUMBERS, "complex")  # numbers that can be added, multiplied and divided
+ANALYTIC = ("float", "complex")
 
 
 class Elementwise(Op, abstract=True):
@@ -56,6 +58,13 @@ class Unary(Elementwise, abstract=True):
 class Analytic(Unary, abstract=True):
     """A smooth function of one float."""
 
+    law = "the operand is a float or complex; the result has its shape and dtype"
+    kinds = ANALYTIC
+
+
+class OfFloats(Unary, abstract=True):
+    """A function of one float."""
+
     law = "the operand is a float; the result has its shape and dtype"
     kinds = ("float",)
 
@@ -63,18 +72,25 @@ class Analytic(Unary, abstract=True):
 class Negate(Unary):
     """-x"""
 
+    kinds = FIELDS
     compute = np.negative
 
 
 class Abs(Unary):
-    """|x|"""
+    """|x|; a float of a complex number."""
 
+    kinds = FIELDS
     compute = np.abs
+
+    def result(self, operand: Type) -> Type:
+        checked = super().result(operand)
+        return Type(checked.shape, checked.dtype.element or checked.dtype)
 
 
 class Sign(Unary):
-    """-1, 0 or 1; NaN stays NaN."""
+    """-1, 0 or 1; x/|x| of a complex number; NaN stays NaN."""
 
+    kinds = FIELDS
     compute = np.sign
 
 
@@ -114,7 +130,7 @@ class Rsqrt(Analytic):
     compute = functions.rsqrt
 
 
-class Cbrt(Analytic):
+class Cbrt(OfFloats):
     """∛x, also of negative x."""
 
     compute = np.cbrt
@@ -150,28 +166,39 @@ class Tan(Analytic):
     compute = np.tan
 
 
-class Erf(Analytic):
+class Erf(OfFloats):
     """2/√π ∫₀ˣ exp(-t²) dt"""
 
     compute = functions.erf
 
 
-class Floor(Analytic):
+class Floor(OfFloats):
     """The largest whole number ≤ x."""
 
     compute = np.floor
 
 
-class Ceil(Analytic):
+class Ceil(OfFloats):
     """The smallest whole number ≥ x."""
 
     compute = np.ceil
 
 
-class RoundNearestEven(Analytic):
+class RoundNearestEven(OfFloats):
     """The nearest whole number; halves go to the even one."""
 
     compute = np.rint
+
+
+def _away(x: np.ndarray) -> np.ndarray:
+    whole = np.trunc(x)
+    return whole + np.copysign(np.abs(x - whole) >= 0.5, x)
+
+
+class RoundNearestAfz(OfFloats):
+    """The nearest whole number; halves go away from zero."""
+
+    compute = _away
 
 
 class IsFinite(Elementwise):
@@ -242,13 +269,14 @@ class Add(Binary):
     """lhs + rhs; integers wrap, on bool it is `or`."""
 
     commutative = True
-    kinds = (*NUMBERS, "bool")
+    kinds = (*FIELDS, "bool")
     compute = np.add
 
 
 class Subtract(Binary):
     """lhs - rhs; integers wrap."""
 
+    kinds = FIELDS
     compute = np.subtract
 
 
@@ -256,35 +284,41 @@ class Multiply(Binary):
     """lhs · rhs; integers wrap, on bool it is `and`."""
 
     commutative = True
-    kinds = (*NUMBERS, "bool")
+    kinds = (*FIELDS, "bool")
     compute = np.multiply
 
 
 class Divide(Binary):
     """lhs / rhs; integers drop the fraction, and n / 0 is -1 (unsigned: the largest)."""
 
+    kinds = FIELDS
     compute = functions.divide
 
 
 class Maximum(Binary):
-    """The larger of both; NaN if one is NaN; on bool it is `or`."""
+    """The larger of both; NaN if one is NaN; on bool it is `or`.
+
+    Complex numbers are ordered by their real parts, then by their imaginary parts."""
 
     commutative = True
-    kinds = (*NUMBERS, "bool")
+    kinds = (*FIELDS, "bool")
     compute = np.maximum
 
 
 class Minimum(Binary):
-    """The smaller of both; NaN if one is NaN; on bool it is `and`."""
+    """The smaller of both; NaN if one is NaN; on bool it is `and`.
+
+    Complex numbers are ordered by their real parts, then by their imaginary parts."""
 
     commutative = True
-    kinds = (*NUMBERS, "bool")
+    kinds = (*FIELDS, "bool")
     compute = np.minimum
 
 
 class Power(Binary):
     """lhs to the power rhs; a negative power of an integer is 0, or ±1 of ±1."""
 
+    kinds = FIELDS
     compute = functions.power
 
 
@@ -352,8 +386,10 @@ class Compare(Elementwise):
     direction: str
 
     def result(self, lhs: Type, rhs: Type) -> Type:
-        same_dtype(lhs, rhs)
+        kind = same_dtype(lhs, rhs)
         same_shape(lhs, rhs)
+        if kind.kind == "complex" and self.direction not in ("EQ", "NE"):
+            raise Wrong(f"complex numbers have no order: {self.direction}", kind="dtype")
         return Type(lhs.shape, BOOL)
 
     def evaluate(self, out: Type, lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:

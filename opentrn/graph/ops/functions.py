@@ -17,6 +17,8 @@ def _by_width(name: str, wide: Function) -> Function:
     def function(x: np.ndarray) -> np.ndarray:
         if x.dtype == np.float64:
             return wide(x)
+        if x.dtype.kind == "c":
+            return wide(x.astype(np.complex128))
         return FUNCTIONS[name](x)
     return function
 
@@ -38,7 +40,7 @@ softplus = _by_width("softplus", lambda x: np.logaddexp(x, 0.0))
 
 def divide(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
     """lhs / rhs; integers drop the fraction, n / 0 has every bit set."""
-    if lhs.dtype.kind == "f":
+    if lhs.dtype.kind in "fc":
         return lhs / rhs
     safe = np.where(rhs == 0, 1, rhs).astype(lhs.dtype)
     floored, rest = lhs // safe, lhs % safe

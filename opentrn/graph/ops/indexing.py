@@ -155,7 +155,7 @@ APPLY: dict[str, Any] = {
 
 class Scatter(Op):
     """The operand with each window of `updates` written (`kind` "set") or combined in at the
-    place its index vector names; a window that is not wholly inside is left out.
+    place its index vector names; an element whose place is outside is left out.
 
     If windows overlap, "set" keeps the last in row-major order of the indices."""
 
@@ -196,25 +196,35 @@ class Scatter(Op):
 
     def evaluate(self, out: Type, operand: np.ndarray, indices: np.ndarray,
                  updates: np.ndarray) -> np.ndarray:
-        result = np.array(operand)
+        result = np.array(operand).reshape(-1)
+        places, keep = self.places(operand.shape, indices, updates.shape)
+        values = self.ordered(updates).reshape(-1)[keep]
+        if self.kind == "set":
+            result[places] = values
+        else:
+            APPLY[self.kind].at(result, places, values)
+        return result.reshape(operand.shape)
+
+    def ordered(self, updates: np.ndarray) -> np.ndarray:
+        """Updates with the axes of the indices first, then those of the window."""
+        batch = tuple(i for i in range(updates.ndim) if i not in self.update_window_dims)
+        return updates.transpose(batch + self.update_window_dims)
+
+    def places(self, operand: tuple[int, ...], indices: np.ndarray,
+               updates: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+        """(row-major place in the operand of each update that is inside, which updates are)."""
+        sizes = self._window(operand, updates)
         vectors = _vectors(indices, self.index_vector_dim)
-        sizes = self._window(operand.shape, updates.shape)
-        corners = _corners(vectors, operand.ndim, self.scatter_dims, self.operand_batching_dims,
+        corners = _corners(vectors, len(operand), self.scatter_dims, self.operand_batching_dims,
                            self.indices_batching_dims, self.index_vector_dim)
         batch = vectors.shape[:-1]
-        batch_axes = tuple(i for i in range(updates.ndim) if i not in self.update_window_dims)
-        values = updates.transpose(batch_axes + self.update_window_dims).reshape(-1, *sizes)
-        fits = np.ones(batch, dtype=bool)
-        for corner, size, room in zip(corners, sizes, operand.shape, strict=True):
-            fits &= (corner >= 0) & (corner <= room - size)
-        keep = fits.reshape(-1)
-        flat = [c.reshape(-1)[keep] for c in corners]
-        places = tuple(np.broadcast_arrays(*_places(flat, sizes, flat[0].shape))) if flat else ()
-        if self.kind == "set":
-            result[places] = values[keep]
-        else:
-            APPLY[self.kind].at(result, places, values[keep])
-        return result
+        places = np.zeros((*batch, *sizes), np.int64)
+        inside = np.ones(places.shape, np.bool_)
+        for place, size in zip(_places(corners, sizes, batch), operand, strict=True):
+            places = places * size + place
+            inside &= (place >= 0) & (place < size)
+        keep = inside.reshape(-1)
+        return places.reshape(-1)[keep], keep
 
     def flops(self, out: Type, operand: Type, indices: Type, updates: Type) -> int:
         return 0 if self.kind == "set" else count(updates.shape)

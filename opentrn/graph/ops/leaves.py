@@ -71,7 +71,7 @@ class Iota(Op):
         return self if axis == self.dimension else Iota(self.shape, axis, self.dtype)
 
     def result(self) -> Type:
-        if self.dtype.kind not in ("int", "uint", "float"):
+        if self.dtype.kind not in ("int", "uint", "float", "complex"):
             raise Wrong(f"cannot count in {self.dtype}", fix="use int32", kind="dtype")
         return Type(self.shape, self.dtype)
 
