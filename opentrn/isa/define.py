@@ -112,6 +112,7 @@ class Instr:
     limited = False
     generations: tuple[int, ...] = (2, 3, 4)
     meets: bool = False  # needs to know of other cores or ranks: who runs them carries it out
+    plan: Any = None  # of one form: how it runs, kept here by who runs it
     adds: bool = False  # run can add to its output in place (out=, add=True)
     module: str = "nki.isa"  # the public module its function belongs to
     parameters: dict[str, Any] = {}
@@ -186,6 +187,7 @@ class Instr:
         self._check_rules()
         self.cost = self._price()
         self.flop_count = int(self.flops())
+        vars(self).update(self.sizes)  # from now on read without going through Dim
 
     def _read_flags(self, flags: tuple) -> None:
         for (name, flag), value in zip(self.flags.items(), flags, strict=True):

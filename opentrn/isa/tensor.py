@@ -138,13 +138,8 @@ class nc_matmul(Instr):
 
     def run(i, stationary, moving, out=None, add=False):
         """float32 product of the two tiles; put into (or with `add` added to) `out` [M, N]."""
-        rows, columns = stationary, moving
-        if _doubled(i):
-            rows = rows.reshape(2 * i.K, -1)
-            columns = columns.reshape(2 * i.K, -1)
-        else:
-            rows = rows.reshape(i.K, i.M)
-            columns = columns.reshape(i.K, i.N)
+        depth = 2 * i.K if _doubled(i) else i.K
+        rows, columns = stationary.reshape(depth, i.M), moving.reshape(depth, i.N)
         if i.transposes() and not np.isfinite(rows).all():
             return {"dst": _handed_on(rows, columns, out, add)}
         return {"dst": numerics.dot(rows, columns, out, add)}

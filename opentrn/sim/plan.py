@@ -28,10 +28,9 @@ class Plan(NamedTuple):
 
 def plan_of(form) -> Plan:
     """The plan of a form, made once and kept on it."""
-    made = vars(form).get("plan")
-    if made is None:
-        made = form.plan = _plan(form)
-    return made
+    if form.plan is None:
+        form.plan = _plan(form)
+    return form.plan
 
 
 def _plan(form) -> Plan:
