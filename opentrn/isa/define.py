@@ -252,6 +252,8 @@ class Instr:
             fix = f"allocate `{name}` with buffer=nl.{declared.spaces[0]}"
         elif given.space == "hbm":
             fix = f"load `{name}` with nisa.dma_copy into a tile in {declared.spaces[0]} first"
+        elif declared.spaces == ("hbm",):
+            fix = f"copy `{name}` into a tensor in hbm with nisa.dma_copy first"
         else:
             near = [space for space in declared.spaces if space != "hbm"]
             fix = f"copy `{name}` into a tile in {near[0]} with nisa.tensor_copy first"
