@@ -61,6 +61,22 @@ def keeping(delta, u, A, B, C, piece=None):
     return out
 
 
+@nki.jit
+def spreading(delta, u, A, B, C):
+    """As `keeping`, with rows of B and C spread over the partitions by the DMA that loads them."""
+    out = nl.ndarray(delta.shape, dtype=delta.dtype, buffer=nl.shared_hbm)
+    for row in range(0, delta.shape[0], P):
+        total = nl.zeros((P, delta.shape[1]), dtype=delta.dtype, buffer=nl.sbuf)
+        deltas, us = load(delta[row : row + P, :]), load(u[row : row + P, :])
+        inputs = scaled(deltas, us)
+        for state in range(A.shape[1]):
+            factors = load(A[row : row + P, state : state + 1])
+            b, c = [load(rows[state : state + 1, :].broadcast(0, P)) for rows in (B, C)]
+            add_state(total, deltas, inputs, factors, b, c, None, 0.0)
+        nisa.dma_copy(dst=out[row : row + P, :], src=total)
+    return out
+
+
 def scaled(deltas, us):
     """delta·u."""
     product = nl.ndarray(deltas.shape, dtype=deltas.dtype, buffer=nl.sbuf)
@@ -92,7 +108,12 @@ def column(dtype):
 
 
 def spread(row, ones):
-    """A row [1, n] in all partitions of a PSUM tile: a product with a column of ones."""
+    """A row [1, n] in all partitions of a PSUM tile: a product with a column of ones.
+
+    Without a column, the row is in all partitions already.
+    """
+    if ones is None:
+        return row
     tile = nl.ndarray((P, row.shape[1]), dtype=nl.float32, buffer=nl.psum)
     nisa.nc_matmul(dst=tile, stationary=ones, moving=row)
     return tile

@@ -218,6 +218,18 @@ def test_dot_is_the_transposed_product(shape):
     assert (np.abs(exact - want) <= bound).all()
 
 
+def test_dot_of_one_row_is_exactly_each_product_whatever_the_window_held():
+    a = np.array([[1.5, -3.0, np.inf, 1e-30]], np.float32)
+    b = np.array([[2.0, 1 / 3, 1e-30, -0.0]], np.float32)
+    with np.errstate(all="ignore"):
+        want = a.T * b + np.float32(0)  # PSUM is cleared first: there is no minus zero
+    window = np.full((4, 20), np.nan, np.float32)
+    numerics.dot(a, b, out=window[:, 8:12])
+    assert np.array_equal(window[:, 8:12], want, equal_nan=True)
+    assert not np.signbit(window[:, 8:12][want == 0]).any()
+    assert np.isnan(window[:, :8]).all()
+
+
 def test_dot_lets_inf_and_nan_through_without_a_warning():
     a = np.array([[np.inf, 1.0], [0.0, np.nan]], np.float32)
     b = np.array([[0.0], [2.0]], np.float32)

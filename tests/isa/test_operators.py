@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opentrn.base import UnknownNameError, UsageError
+from opentrn.isa import operators
 from opentrn.isa.operators import ACTS, OPS, Act, Op, accumulate, act, op, reduce, scan
 
 F = np.float32
@@ -425,3 +426,32 @@ def test_scan_follows_the_documented_loop(op0, op1, reverse0, reverse1):
                 a, b = middle, float(data1[p, i])
                 state = python[op1](b, a) if reverse1 else python[op1](a, b)
                 assert result[p, i] == state
+
+
+def test_the_compiled_recurrence_rounds_every_step_as_float32_does():
+    pytest.importorskip("numba", reason="the fast extra is missing")
+    from opentrn.isa.scan_fast import linear
+
+    rng = np.random.default_rng(3)
+    wide = rng.normal(size=(11, 80)).astype(F)
+    factors, terms = wide[:, 3:40], wide[::-1, 41:78]  # strided views, rows no multiple of eight
+    terms = terms.copy()
+    terms[0, :2], terms[1, 4], terms[2, 5] = (2.0**24, 1.0), np.inf, np.nan
+    first, found = rng.normal(size=11).astype(F), np.empty((11, 37), F)
+    linear(factors, terms, first, found)
+    for p in range(11):
+        state = first[p]
+        for i in range(37):
+            state = F(F(factors[p, i] * state) + terms[p, i])
+            assert np.array_equal(found[p, i], state, equal_nan=True)
+
+
+@pytest.mark.parametrize("before", [0, 10_000_000])
+def test_scan_is_the_same_before_and_after_it_pays_to_load_the_compiled_one(monkeypatch, before):
+    monkeypatch.setattr(operators, "_columns", [before])
+    factors, terms = np.full((2, 4), 2.0, F), np.ones((2, 4), F)
+    wanted = [[3.0, 7.0, 15.0, 31.0], [7.0, 15.0, 31.0, 63.0]]  # r = 2 r + 1 from 1 and from 3
+    first = np.array([[1.0], [3.0]], F)
+    assert scan("multiply", "add", factors, first, terms).tolist() == wanted
+    assert scan("multiply", "add", factors, 1.0, terms)[1].tolist() == wanted[0]
+    assert operators._columns == [before + 8]
