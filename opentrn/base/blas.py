@@ -1,4 +1,4 @@
-"""Adding a matrix product to a matrix in one pass, by the BLAS library NumPy already loaded.
+"""A matrix product put into or added to a matrix in one pass, by the BLAS that NumPy loaded.
 
 NumPy can multiply or add, not both: PSUM accumulation through it reads and writes the sum twice
 over (measured: 161 us for a [128, 128] · [128, 512] step, 118 us in one pass). BLAS has the
@@ -76,10 +76,11 @@ _POINTER, _HEADER = ctypes.c_void_p.from_address, object.__basicsize__
 _start = _quick_start()
 
 
-def add_product(turned: np.ndarray, right: np.ndarray, out: np.ndarray) -> bool:
-    """out [M, N] += turned [K, M]ᵀ · right [K, N], all float32; False when it was not done.
+def product(turned: np.ndarray, right: np.ndarray, out: np.ndarray, add: bool) -> bool:
+    """out [M, N] = turned [K, M]ᵀ · right [K, N], all float32; False when it was not done.
 
-    Not done where BLAS was not found or a matrix does not have dense rows.
+    With `add` the product is added to what `out` holds.  Not done where BLAS was not found or a
+    matrix does not have dense rows.
     """
     function = _sgemm()
     pitches = _pitch(turned), _pitch(right), _pitch(out)
@@ -89,6 +90,6 @@ def add_product(turned: np.ndarray, right: np.ndarray, out: np.ndarray) -> bool:
     function(
         ROW_MAJOR, TURNED, PLAIN, m, right.shape[1], k, 1.0,
         _start(turned), pitches[0], _start(right), pitches[1],
-        1.0, _start(out), pitches[2],
+        float(add), _start(out), pitches[2],
     )  # fmt: skip
     return True

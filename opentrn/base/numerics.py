@@ -548,10 +548,8 @@ def dot(
     `out` may have any strides; with `add` the product, rounded by itself, is added to what `out`
     holds.  The order of the sum is that of the BLAS library in use.
     """
-    if not add and out is not None and stationary.shape[0] == 1:
-        # NumPy multiplies a column by a row without BLAS, which takes nine times as long.
-        out[...], add = 0.0, True
-    if add and blas.add_product(stationary, moving, out):
+    # NumPy adds in a second pass, and multiplies a column by a row without BLAS: nine times slower.
+    if out is not None and blas.product(stationary, moving, out, add):
         return out
     with np.errstate(all="ignore"):
         left, right = _gemm_ready(stationary).T, _gemm_ready(moving)

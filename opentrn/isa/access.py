@@ -270,5 +270,7 @@ DERIVED = {
     "contiguous": lambda v: v.steps[-1][0] == 1 or v.steps[-1][1] == 1,
     "whole": _whole,
     "_region": _region,
+    # the plain cuts of it that were taken
+    "_cuts": lambda v: {},
     "_hash": lambda v: hash((id(v.buffer), v.offset, v.steps, v.dtype, v.index)),
 }

@@ -30,6 +30,8 @@ from opentrn.isa.overlap import meets
 
 Steps = tuple[tuple[int, int], ...]
 
+CUTS = 1024  # of one view that are kept
+
 _set = object.__setattr__
 
 
@@ -79,6 +81,7 @@ class View:
         "whole",
         "_region",
         "_hash",
+        "_cuts",
     )
 
     def __init__(
@@ -237,9 +240,16 @@ class View:
         if type(key) is tuple and len(key) == len(steps) and self.index is None:
             cut = plain_cut(self.offset, steps, key, self.buffer.on_chip)
             if cut is not None:
-                return View(self.buffer, cut[0], cut[1], self.dtype)
+                return self._cuts.get(cut) or self._kept(cut)
         offset, steps, index = resolve(self, key)
         return View(self.buffer, offset, steps, self.dtype, index)
+
+    def _kept(self, cut: tuple[int, Steps]) -> "View":
+        """A new cut, kept because the loops of a kernel take the same ones again and again."""
+        if len(self._cuts) >= CUTS:
+            self._cuts.clear()
+        made = self._cuts[cut] = View(self.buffer, cut[0], cut[1], self.dtype)
+        return made
 
     def slice(self, dim: int, start: int, end: int, step: int = 1) -> "View":
         """Positions start, start + step, … below `end` of one dimension."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from opentrn.base import UsageError, declare
 from opentrn.isa import View
-from opentrn.nki import arrays, exchange
+from opentrn.nki import arrays, exchange, removed, versions
 from opentrn.nki.session import Session
 from opentrn.nki.tensor import MemoryRegion, NkiTensor
 
@@ -15,6 +15,12 @@ declare(
     "A kernel returned a tensor that is not in shared HBM.",
     rule="outputs are allocated with buffer=nl.shared_hbm and returned",
     fix="store the result into nl.ndarray(..., buffer=nl.shared_hbm) and return that",
+)
+declare(
+    "nki.migrate.output",
+    "An output lies in nl.hbm.",
+    rule="since NKI 0.3 outputs must be in nl.shared_hbm (update guide)",
+    fix="allocate it with buffer=nl.shared_hbm",
 )
 declare(
     "nki.return",
@@ -33,7 +39,8 @@ def call(session: Session, func: Callable, bound: inspect.BoundArguments) -> Any
         else:
             given[name] = arrays.argument(session, name, value)
     own = inspect.BoundArguments(bound.signature, given)
-    return func(*own.args, **own.kwargs)
+    with removed.explained():
+        return func(*own.args, **own.kwargs)
 
 
 def check_inputs(session: Session, program) -> None:
@@ -82,16 +89,22 @@ def results(session: Session, result: Any, like: str) -> Any:
             fix="return the output tensors",
         )
     buffer = result._view.buffer
-    if result.buffer is not MemoryRegion.shared_hbm and buffer.kind != "input":
+    older = result.buffer is MemoryRegion.private_hbm and versions.before("0.3")
+    if older and buffer.kind != "input":
+        what = f"output `{buffer.name or 'of the kernel'}` lies in private HBM"
+        session.findings.append(versions.finding("nki.migrate.output", what, buffer.where))
+    elif result.buffer is not MemoryRegion.shared_hbm and buffer.kind != "input":
         raise UsageError(
             f"the kernel returned `{buffer.name or 'a tensor'}` in {result.buffer.value}",
             code="nki.output_space",
+            at=buffer.where,
             rule="outputs are allocated with buffer=nl.shared_hbm and returned",
             fix="store the result into nl.ndarray(..., buffer=nl.shared_hbm) and return that",
         )
+    last = buffer not in session.builder.outputs
     session.builder.outputs.append(buffer)
     _check_output(session, result._view)
-    return arrays.from_numpy(session.machine.storage(buffer).stored(result._view), like)
+    return arrays.from_numpy(session.machine.storage(buffer).stored(result._view, last), like)
 
 
 def _check_output(session: Session, view: View) -> None:

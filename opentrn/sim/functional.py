@@ -7,11 +7,10 @@ import numpy as np
 
 from opentrn.base import UnwrittenError, UsageError, explanation
 from opentrn.isa import Buffer, Instruction, Loop, Register, View
-from opentrn.sim import dynamic
+from opentrn.sim import dynamic, groups
 from opentrn.sim.collectives import by_itself
 from opentrn.sim.columns import Columns, access
-from opentrn.sim.groups import Groups
-from opentrn.sim.memory import Arena, Storage, fresh_rows, fresh_values, move, put, writer
+from opentrn.sim.memory import Arena, Slab, Storage, fresh_bytes, fresh_rows, move, put, writer
 from opentrn.sim.plan import Plan, check_range, plan_of
 from opentrn.sim.strict import Finding, Strict
 
@@ -42,9 +41,9 @@ class Machine:
         self.unseen: set[Instruction] = set()
         self._noticed: set[tuple] = set()
         self._pool: dict[tuple, list[np.ndarray]] = {}
-        self._pooled = 0
+        self._pooled, self._slab = 0, Slab()
         self._arenas: dict[str, Arena] = {}
-        self.groups = Groups(self)
+        self.products: dict[tuple[int, int], np.ndarray] = {}
         self._held: list[Buffer] = []
         self._holding = 0
         # Carries out instructions that need other cores or ranks; set by who runs them together.
@@ -72,7 +71,7 @@ class Machine:
             array = free.pop()
             self._pooled -= array.nbytes
             return array
-        return fresh_values(buffer)
+        return self._slab.values(buffer)
 
     def _fixed(self, buffer: Buffer) -> Storage:
         """Buffers with explicit addresses really alias: all share one array of bytes."""
@@ -87,8 +86,8 @@ class Machine:
     def _in_hbm(self, buffer: Buffer) -> Storage:
         dtype = buffer.dtype
         raw = dtype.storage != dtype.carrier
-        array = np.empty(buffer.free, dtype.storage)
-        return Storage(buffer, array.view(np.uint8) if raw else array, raw)
+        array = fresh_bytes(buffer.nbytes)
+        return Storage(buffer, array if raw else array.view(dtype.storage), raw)
 
     def adopt(self, buffer: Buffer, array: np.ndarray) -> Storage:
         """Use the caller's contiguous array (of the buffer's storage dtype) as its memory.
@@ -193,7 +192,7 @@ class Machine:
         view = operands[plan.outputs[0][0]]
         storage = self.storages.get(view.buffer) or self.allocate(view.buffer)
         storage.settle(view)
-        self.groups.add(instruction, storage, view, given)
+        groups.add(self, instruction, storage, view, given)
 
     def _run_move(self, instruction: Instruction) -> None:
         """The short way for copies that convert nothing."""
@@ -219,7 +218,7 @@ class Machine:
         storage.settle(view)
         storage.own()
         if storage.touched.cells is not None:
-            self.groups.close(storage, view, instruction)
+            groups.close(self, storage, view, instruction)
         return storage
 
     def _run_bound(self, instruction: Instruction, plan: Plan) -> None:
@@ -308,7 +307,7 @@ class Machine:
 
         def into_psum():
             if target.touched.cells is not None:
-                self.groups.close(target, to, instruction)
+                groups.close(self, target, to, instruction)
             move(target, to, source, view)
 
         return into_psum
@@ -390,7 +389,7 @@ class Machine:
         def write(value):
             """With the marks that plain SBUF and HBM tiles do not need."""
             if in_psum and storage.touched.cells is not None:
-                self.groups.close(storage, view, instruction)
+                groups.close(self, storage, view, instruction)
             put(window, value, dtype, raw, known)
             if written.cells is not True:
                 for part in parts:
@@ -419,7 +418,7 @@ class Machine:
             for name, read in moving:
                 given[name] = read()
             here = view if found is None else found.here()
-            self.groups.add(instruction, storage, here, given)
+            groups.add(self, instruction, storage, here, given)
 
         return add
 

@@ -11,77 +11,71 @@ from opentrn.isa import Instruction, View
 from opentrn.sim.memory import Storage, put
 
 
-class Groups:
-    """The matmuls of one machine: they add, and open and close accumulation groups."""
-
-    __slots__ = ("_products", "machine")
-
-    def __init__(self, machine):
-        self.machine = machine
-        self._products: dict[tuple[int, int], np.ndarray] = {}
-
-    def add(self, instruction: Instruction, storage: Storage, view: View, given: dict) -> None:
-        """Run a matmul on the inputs `given`: overwrite, add, or either for each location."""
-        run, window = instruction.form.run, storage.window(view)
-        group = self.opened(storage, view, instruction)
-        direct = view.dtype == float32 and not storage.raw
-        if group is None and direct and window.ndim == 2:
-            run(**given, out=window)
-        elif group is True and direct and window.ndim == 2 and instruction.form.adds:
-            run(**given, out=window, add=True)
+def add(machine, instruction: Instruction, storage: Storage, view: View, given: dict) -> None:
+    """Run a matmul on the inputs `given`: overwrite, add, or either for each location."""
+    run, window = instruction.form.run, storage.window(view)
+    group = opened(machine, storage, view, instruction)
+    direct = view.dtype == float32 and not storage.raw
+    if group is None and direct and window.ndim == 2:
+        run(**given, out=window)
+    elif group is True and direct and window.ndim == 2 and instruction.form.adds:
+        run(**given, out=window, add=True)
+    else:
+        value = run(**given, out=_room(machine, instruction.form))["dst"].reshape(window.shape)
+        if group is True and direct:
+            np.add(window, value, out=window)
         else:
-            value = run(**given, out=self._product(instruction.form))["dst"].reshape(window.shape)
-            if group is True and direct:
-                np.add(window, value, out=window)
-            else:
-                value = added(storage.read(view), value, group)
-                put(window, value, view.dtype, storage.raw)
-        if storage.touched.cells is not True:
-            storage.touched.add(view)
-        if storage.written.cells is not True:
-            storage.written.add(view)
+            value = added(storage.read(view), value, group)
+            put(window, value, view.dtype, storage.raw)
+    if storage.touched.cells is not True:
+        storage.touched.add(view)
+    if storage.written.cells is not True:
+        storage.written.add(view)
 
-    def _product(self, form) -> np.ndarray:
-        """Room for one product, used again and again because fresh pages cost more than the sum."""
-        shape = (form.M, form.N)
-        if shape not in self._products:
-            self._products[shape] = np.empty(shape, np.float32)
-        return self._products[shape]
 
-    def opened(self, storage: Storage, view: View, instruction: Instruction):
-        """Where the product is added: None nowhere, True everywhere, or a mask."""
-        mode = instruction.form.accumulate
-        group = None if mode is False else storage.touched.some_of(view)
-        if mode is True and group is not True:
-            storage.blank()
-            self.machine.notice(
-                "accumulate_unset",
-                f"{instruction.opcode}: accumulate=True, but no matmul has initialised "
-                f"`{view.buffer.name or 'dst'}` {list(view.shape)}",
+def _room(machine, form) -> np.ndarray:
+    """Room for one product, used again and again because fresh pages cost more than the sum."""
+    shape = (form.M, form.N)
+    if shape not in machine.products:
+        machine.products[shape] = np.empty(shape, np.float32)
+    return machine.products[shape]
+
+
+def opened(machine, storage: Storage, view: View, instruction: Instruction):
+    """Where the product is added: None nowhere, True everywhere, or a mask."""
+    mode = instruction.form.accumulate
+    group = None if mode is False else storage.touched.some_of(view)
+    if mode is True and group is not True:
+        storage.blank()
+        machine.notice(
+            "accumulate_unset",
+            f"{instruction.opcode}: accumulate=True, but no matmul has initialised "
+            f"`{view.buffer.name or 'dst'}` {list(view.shape)}",
+            instruction.where,
+        )
+        group = True
+    if storage.seen.cells is not None:
+        if group is not None and storage.seen.some_of(view) is not None:
+            machine.notice(
+                "read_open_group",
+                f"{instruction.opcode}: adds to PSUM that was read after the previous matmul",
                 instruction.where,
             )
-            group = True
-        if storage.seen.cells is not None:
-            if group is not None and storage.seen.some_of(view) is not None:
-                self.machine.notice(
-                    "read_open_group",
-                    f"{instruction.opcode}: adds to PSUM that was read after the previous matmul",
-                    instruction.where,
-                )
-            storage.seen.remove(view)
-        return group
-
-    def close(self, storage: Storage, view: View, instruction: Instruction) -> None:
-        """Something else than a matmul overwrites matmul results."""
-        if self.machine.checking and storage.unread_group(view):
-            self.machine.notice(
-                "reset_in_reduction",
-                f"{instruction.opcode}: PSUM tile `{view.buffer.name or view.buffer.id}` is "
-                "overwritten before its matmul results were read",
-                instruction.where,
-            )
-        storage.touched.remove(view)
         storage.seen.remove(view)
+    return group
+
+
+def close(machine, storage: Storage, view: View, instruction: Instruction) -> None:
+    """Something else than a matmul overwrites matmul results."""
+    if machine.checking and storage.unread_group(view):
+        machine.notice(
+            "reset_in_reduction",
+            f"{instruction.opcode}: PSUM tile `{view.buffer.name or view.buffer.id}` is "
+            "overwritten before its matmul results were read",
+            instruction.where,
+        )
+    storage.touched.remove(view)
+    storage.seen.remove(view)
 
 
 def added(old, value, group):
@@ -93,4 +87,4 @@ def added(old, value, group):
     return np.where(group.reshape(old.shape), old + value.reshape(old.shape), value)
 
 
-__all__ = ["Groups"]
+__all__ = ["add", "close", "opened"]

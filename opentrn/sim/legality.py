@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from opentrn.isa import Buffer, Instruction, Loop, Program, View, view_of
+from opentrn.sim import groups
 from opentrn.sim.functional import Machine
 from opentrn.sim.memory import Marks
 from opentrn.sim.plan import plan_of
@@ -117,10 +118,10 @@ class _Marker(Machine):
         storage = self.storage(view.buffer)
         accumulates = getattr(instruction.form.operands.get(name), "role", "") == "acc"
         if accumulates and view.index is None:
-            self.groups.opened(storage, view, instruction)
+            groups.opened(self, storage, view, instruction)
             storage.touched.add(view)
         elif storage.touched.cells is not None and view.index is None:
-            self.groups.close(storage, view, instruction)
+            groups.close(self, storage, view, instruction)
         if view.index is not None:
             storage.written.add(_reach(view))  # any of it may be written
             return

@@ -5,6 +5,8 @@ On chip a buffer of a low-precision format is kept as float32 values that are al
 reinterprets them, or when buffers alias by explicit address.  HBM is kept in its storage format.
 """
 
+import sys
+import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -18,8 +20,11 @@ from opentrn.isa import Buffer, View, view_of
 PAD, PAGE = 64, 4096
 # Windows a storage remembers; views that come again (a tile used by several instructions) do so
 # soon.
-WINDOWS = 32
+WINDOWS = 256
 BITS = "sim.precise_bits"
+# Bytes: tiles below SMALL_TILE come from the heap, others out of pieces of PIECE, of which KEPT
+# outlive their machine.
+HUGE_PAGE, PIECE, SMALL_TILE, KEPT = 2 << 20, 32 << 20, 64 << 10, 4
 
 
 class Marks:
@@ -240,11 +245,16 @@ class Storage:
         window = self.window(view)
         return numerics.decode(window, view.dtype) if self.raw else window
 
-    def stored(self, view: View) -> np.ndarray:
-        """A copy of the view in its dtype's storage type."""
+    def stored(self, view: View, last: bool = False) -> np.ndarray:
+        """A copy of the view in its dtype's storage type.
+
+        With `last` nobody uses this memory any more: it is handed over where it is all of it.
+        """
         self.settle(view)
         self.blank()
         window = self.place(view)
+        if last and view.whole and not self.borrowed and window.dtype == view.dtype.storage:
+            return window
         return np.array(window) if self.raw else numerics.encode(window, view.dtype, exact=True)
 
     def write(self, view: View, value) -> None:
@@ -371,16 +381,68 @@ def writer(window: np.ndarray, dtype, raw: bool, known) -> Callable[[np.ndarray]
     return write
 
 
+class Slab:
+    """Where tiles of some size get their memory: large pieces, begun at a huge page.
+
+    A fresh tile costs a page fault for every 4 KiB otherwise, as much time as filling it.
+    """
+
+    __slots__ = ("_free", "_piece")
+
+    def __init__(self):
+        self._piece, self._free = None, 0
+
+    def values(self, buffer: Buffer) -> np.ndarray:
+        """Room for the carrier values of an on-chip buffer [partitions, pitch], not set."""
+        item = buffer.dtype.carrier.itemsize
+        pitch = row_pitch(buffer.free * item)
+        shape = buffer.shape[0], pitch // item
+        size = -(-buffer.shape[0] * pitch // PAGE) * PAGE
+        if size < SMALL_TILE:
+            return np.empty(shape, buffer.dtype.carrier)
+        if self._free < size:
+            self._piece = _piece(size)
+            self._free = self._piece.size
+        start = self._piece.size - self._free
+        self._free -= size
+        return np.ndarray(shape, buffer.dtype.carrier, self._piece, start)
+
+
+_PIECES: list[np.ndarray] = []
+_TAKING = threading.Lock()
+
+
+def _piece(size: int) -> np.ndarray:
+    """A piece of at least `size` bytes that no tile lies in.
+
+    Some are kept for the next machine, because fresh memory costs a kernel as much time as its
+    copies.  One is free when only the list refers to it, and only it to its memory (tiles do).
+    """
+    if size > PIECE:
+        return fresh_bytes(size)
+    with _TAKING:
+        for number in range(len(_PIECES)):
+            held = sys.getrefcount(_PIECES[number]), sys.getrefcount(_PIECES[number].base)
+            if held == (2, 2):  # each: its owner and the call
+                return _PIECES[number]
+        made = fresh_bytes(PIECE)
+        if len(_PIECES) < KEPT:
+            _PIECES.append(made)
+        return made
+
+
+def fresh_bytes(count: int) -> np.ndarray:
+    """Bytes that are not set to anything; from 2 MiB on they begin at a huge page."""
+    if count < HUGE_PAGE:
+        return np.empty(count, np.uint8)
+    room = np.empty(count + HUGE_PAGE, np.uint8)
+    start = -room.ctypes.data % HUGE_PAGE
+    return room[start : start + count]
+
+
 def fresh_rows(partitions: int, row_bytes: int) -> np.ndarray:
     """Zeroed bytes [partitions, pitch]; see `row_pitch`."""
     return np.zeros((partitions, row_pitch(row_bytes)), np.uint8)
-
-
-def fresh_values(buffer: Buffer) -> np.ndarray:
-    """Room for the carrier values of an on-chip buffer [partitions, pitch], not set to anything."""
-    item = buffer.dtype.carrier.itemsize
-    pitch = row_pitch(buffer.free * item)
-    return np.empty((buffer.shape[0], pitch // item), buffer.dtype.carrier)
 
 
 def row_pitch(row_bytes: int) -> int:

@@ -31,7 +31,7 @@ def test_bits_of_a_tensor_engine_tile():
     random = np.random.default_rng(0)
     a, b, held = (padded(random, 128, n, 16) for n in (128, 512, 512))
     out = held.copy()
-    if not blas.add_product(a, b, out):
+    if not blas.product(a, b, out, add=True):
         pytest.skip("NumPy's BLAS does not show its GEMM here")
     assert np.array_equal(out, held + np.matmul(a.T, b))
 
@@ -41,11 +41,24 @@ def test_layouts_blas_does_not_take_are_done_by_numpy():
     a, b = random.normal(size=(2, 6, 12)).astype(np.float32)
     turned, sparse = np.asfortranarray(a), b[:, ::2]
     out = np.zeros((12, 6), np.float32)
-    assert not blas.add_product(turned, sparse, out)
+    assert not blas.product(turned, sparse, out, add=True)
     assert not out.any()
     numerics.dot(turned, sparse, out, add=True)
     np.testing.assert_allclose(out, a.T @ sparse, rtol=1e-5, atol=1e-6)
-    assert not blas.add_product(a.astype(np.float64), b, out)
+    assert not blas.product(a.astype(np.float64), b, out, add=False)
+
+
+@given(SIZES, SIZES, SIZES, st.integers(0, 3), st.integers(0, 999))
+@settings(deadline=None, max_examples=60)
+def test_without_add_nothing_of_the_old_remains(k, m, n, extra, seed):
+    random = np.random.default_rng(seed)
+    a, b = padded(random, k, m, extra), padded(random, k, n, extra)
+    out = np.full((m, n + extra), np.nan, np.float32)
+    numerics.dot(a, b, out[:, :n])
+    wide = a.astype(np.float64).T @ b.astype(np.float64)
+    scale = np.abs(a).astype(np.float64).T @ np.abs(b)
+    assert (np.abs(out[:, :n] - wide) <= 2**-22 * k * scale).all()
+    assert np.isnan(out[:, n:]).all()
 
 
 def test_infinities_and_nan_pass_through():

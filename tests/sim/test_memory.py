@@ -9,7 +9,7 @@ from opentrn.base import dtypes
 from opentrn.hw import chip
 from opentrn.isa import Buffer, view_of
 from opentrn.sim.functional import Machine
-from opentrn.sim.memory import Arena, Marks, Storage, fresh_values, put
+from opentrn.sim.memory import Arena, Marks, Slab, Storage, fresh_bytes, put
 
 SIZES = {dtypes.uint8: 1, dtypes.bfloat16: 2, dtypes.float32: 4}
 kinds = st.sampled_from(list(SIZES))
@@ -125,12 +125,12 @@ def test_memory_released_inside_a_loop_stays_until_it_ends():
 
 
 def test_partitions_are_padded_so_that_rows_do_not_lie_a_page_apart():
-    assert fresh_values(buffer(shape=(128, 1024))).strides[0] % 4096 != 0
+    assert Slab().values(buffer(shape=(128, 1024))).strides[0] % 4096 != 0
 
 
 @pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.bfloat16, dtypes.int16])
 def test_windows_share_memory_with_their_buffer(dtype):
-    storage = Storage(buffer(dtype=dtype), fresh_values(buffer(dtype=dtype)), raw=False)
+    storage = Storage(buffer(dtype=dtype), Slab().values(buffer(dtype=dtype)), raw=False)
     whole, part = view_of(storage.buffer), view_of(storage.buffer)[1:3, 2:8:3]
     storage.window(whole)[...] = np.arange(32).reshape(4, 8)
     storage.written.add(whole)
@@ -175,3 +175,34 @@ def test_put_rounds_to_the_memorys_dtype(raw, dtype):
         dtypes.float32: [[np.float32(1.001), -300.5, 2.5], [0.5, 1000.0, -0.25]],
     }[dtype]
     assert found.tolist() == np.array(wanted, np.float32).tolist()
+
+
+def test_tiles_out_of_one_piece_do_not_overlap():
+    slab = Slab()
+    shapes = [(128, 1024), (3, 9_000), (128, 1), (128, 70_000), (64, 2048)] * 6
+    tiles = [slab.values(buffer(shape=shape)) for shape in shapes]
+    for n, (tile, (rows, columns)) in enumerate(zip(tiles, shapes, strict=True)):
+        assert tile.shape[0] == rows
+        assert tile.shape[1] >= columns
+        tile[...] = n
+    assert all((tile == n).all() for n, tile in enumerate(tiles))
+
+
+def test_memory_in_use_is_not_given_to_the_next_machine():
+    first, second = Slab(), Slab()
+    one = first.values(buffer(shape=(128, 1024)))
+    del first
+    two = second.values(buffer(shape=(128, 1024)))
+    one[...], two[...] = 1, 2
+    assert (one == 1).all()
+    where = one.ctypes.data
+    del one
+    assert Slab().values(buffer(shape=(128, 1024))).ctypes.data == where
+
+
+@pytest.mark.parametrize("count", [1, 2 << 20, (2 << 20) + 3, 9 << 20])
+def test_large_memory_begins_at_a_huge_page(count):
+    made = fresh_bytes(count)
+    made[...] = 7
+    assert made.shape == (count,)
+    assert count < 2 << 20 or made.ctypes.data % (2 << 20) == 0
