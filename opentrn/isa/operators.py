@@ -314,9 +314,9 @@ def _sin(x, out=None):
     polynomial at ±π, t³/6 - t with t = x ∓ π, gives 27.653 there (derived from that one value).
     """
     far = np.abs(x) > pi
+    t = x[far]  # taken first: `out` may be `x`
     y = FUNCTIONS["sin"](x, out=out)
-    if far.any():
-        t = x[far]
+    if t.size:
         with np.errstate(all="ignore"):
             t = t - np.copysign(pi, t)
             y[far] = t * t * t / 6 - t
@@ -470,6 +470,7 @@ def scan(
     data1: np.ndarray,
     reverse0: bool = False,
     reverse1: bool = False,
+    out: np.ndarray | None = None,
 ) -> np.ndarray:
     """`r[i] = op1(op0(data0[i], r[i-1]), data1[i])` along the last axis of [P, F] arrays.
 
@@ -477,7 +478,7 @@ def scan(
     Every step is rounded to float32, as in tensor_tensor_scan (NKI 0.6 API reference).
     """
     if op(op0).name == "multiply" and op(op1).name == "add" and _compiling(data0):
-        return _linear(data0, initial, data1)
+        return _linear(data0, initial, data1, out)
     first, second = op(op0).meaning, op(op1).meaning
     rows0, rows1 = np.ascontiguousarray(data0.T), np.ascontiguousarray(data1.T)
     result = np.empty_like(rows0)
@@ -486,7 +487,10 @@ def scan(
         for x, y, r in zip(rows0, rows1, result, strict=True):
             state = first(state, x, out=r) if reverse0 else first(x, state, out=r)
             state = second(y, r, out=r) if reverse1 else second(r, y, out=r)
-    return result.T
+    if out is None:
+        return result.T
+    np.copyto(out, result.T)
+    return out
 
 
 # Columns that `scan` went through in this process.  A column takes 0.7 us, loading the compiled
@@ -506,11 +510,14 @@ def _compiling(data0: np.ndarray) -> bool:
     return find_spec("numba") is not None
 
 
-def _linear(data0: np.ndarray, initial: Any, data1: np.ndarray) -> np.ndarray:
+def _linear(
+    data0: np.ndarray, initial: Any, data1: np.ndarray, out: np.ndarray | None
+) -> np.ndarray:
     """data0 · r + data1 by the compiled twin of `scan`."""
     from opentrn.isa.scan_fast import linear
 
-    first, out = np.empty(data0.shape[0], np.float32), np.empty(data0.shape, np.float32)
+    out = np.empty(data0.shape, np.float32) if out is None else out
+    first = np.empty(data0.shape[0], np.float32)
     first[:] = np.reshape(initial, -1)
     # The compiled form takes writable arrays only.
     linear(np.require(data0, requirements="W"), np.require(data1, requirements="W"), first, out)

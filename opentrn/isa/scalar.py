@@ -95,14 +95,17 @@ def _term(form, value, ndim: int):
     return _column(value, ndim)
 
 
-def _scaled(i, data, scale, bias):
-    """data * scale + bias in float32: two roundings, as the two are separate steps."""
-    x = numerics.cast(data, i.data.dtype, float32)
+def _scaled(i, data, scale, bias, out=None):
+    """data * scale + bias in float32: two roundings, as the two are separate steps.
+
+    `out` may receive the result; without it, or where nothing is computed, it may be `data`.
+    """
+    x = data if i.data.dtype.is_float else numerics.cast(data, i.data.dtype, float32)
     with np.errstate(all="ignore"):
         if isinstance(i.scale, OperandForm) or scale != 1.0:
-            x = x * _term(i.scale, scale, x.ndim)
+            x = out = np.multiply(x, _term(i.scale, scale, x.ndim), out=out)
         if bias is not None:
-            x = x + _term(i.bias, bias, x.ndim)
+            x = np.add(x, _term(i.bias, bias, x.ndim), out=out)
     return x
 
 
@@ -126,7 +129,7 @@ def _reduced(i, how, command, output, accumulators):
 
 def _results(i, output, accumulators, before):
     """The values for the operands that were given, and the accumulators when they changed."""
-    made = {"dst": output.reshape(i.dst.shape)}
+    made = {"dst": output if output.shape == i.dst.shape else output.reshape(i.dst.shape)}
     if i.reduce_res is not None:
         lanes = slice(i.data.partition, i.data.partition + i.P)
         made["reduce_res"] = accumulators[lanes].reshape(i.reduce_res.shape)
@@ -259,6 +262,7 @@ class activation(ActivationInstr):
     numbers or [P, 1] tiles.  Outside its valid range an activation function is undefined.
     """
 
+    delivers = True
     dst = Out("sbuf|psum", "P F", *VALUES)
     op = Flag(REQUIRED, "activation function", read=act)
     data = In("sbuf|psum", "P F", *VALUES)
@@ -278,9 +282,9 @@ class activation(ActivationInstr):
         """`[(operand, reason), …]` of operands without effect, for a finding."""
         return _ignored(i, i.reduce_cmd)
 
-    def run(i, data, bias, scale, accumulators, **unused):
+    def run(i, data, bias, scale, accumulators, out=None, **unused):
         """The activated values, and the accumulators."""
-        output = i.op(_scaled(i, data, scale, bias))
+        output = i.op(_scaled(i, data, scale, bias, out), out=out)
         after = _reduced(i, SUM, i.reduce_cmd, output, accumulators)
         return _results(i, output, after, accumulators)
 
@@ -294,6 +298,7 @@ class activation_reduce(ActivationInstr):
     the sums, and are read out unless `reduce_res` is None.
     """
 
+    delivers = True
     dst = Out("sbuf|psum", "P F", *VALUES)
     op = Flag(REQUIRED, "activation function", read=act)
     data = In("sbuf|psum", "P F", *VALUES)
@@ -312,9 +317,9 @@ class activation_reduce(ActivationInstr):
         """`[(operand, reason), …]` of operands without effect, for a finding."""
         return _ignored(i, reduce_cmd.reset_reduce)
 
-    def run(i, data, bias, scale, accumulators, **unused):
+    def run(i, data, bias, scale, accumulators, out=None, **unused):
         """The activated values and their sums."""
-        output = i.op(_scaled(i, data, scale, bias))
+        output = i.op(_scaled(i, data, scale, bias, out), out=out)
         after = _reduced(i, SUM, reduce_cmd.reset_reduce, output, accumulators)
         return _results(i, output, after, accumulators)
 

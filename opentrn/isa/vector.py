@@ -30,6 +30,7 @@ from opentrn.isa.vector_laws import (
     as_bits,
     binary_only,
     engine_cycles,
+    fitting,
     floats,
     idle_operand,
     maybe_op,
@@ -141,6 +142,7 @@ class tensor_tensor(VectorInstr):
     """
 
     engines = ("vector", "gpsimd")
+    delivers = True
     gathers = ("dst", "data1")
     dst = Out(TILE, "P F")
     data1 = In(TILE, "P F")
@@ -176,14 +178,15 @@ class tensor_tensor(VectorInstr):
         )
         yield not_both_in_psum("data1", i.data1, "data2", i.data2)
 
-    def run(i, data1, data2):
+    def run(i, data1, data2, out=None):
         """Element by element, in the arithmetic of the engine."""
         data1, data2 = alike(data1, data2)
         if i.op.bitvec:
             return {"dst": as_bits(i.op(data1, as_bits(data2, data1.dtype)), i.dst.dtype.carrier)}
         if i.engine_name == "gpsimd" and i.in_integers():
             return {"dst": as_bits(i.op(data1, data2), i.dst.dtype.carrier)}
-        return {"dst": i.op(floats(i.data1, data1), floats(i.data2, data2))}
+        out = fitting(out, data1)
+        return {"dst": i.op(floats(i.data1, data1), floats(i.data2, data2), out=out)}
 
     cycles = derived(
         "NKI ISA v2.26.1 tensor_tensor: max(MIN_II, N) for SBUF with PSUM or dense bfloat16 add, "
@@ -208,6 +211,7 @@ class tensor_scalar(VectorInstr):
     """
 
     engines = ENGINES
+    delivers = True
     gathers = ("dst", "data")
     dst = Out(TILE, "P F")
     data = In(TILE, "P F")
@@ -249,16 +253,17 @@ class tensor_scalar(VectorInstr):
             )
         yield from _scalar_engine_laws(i)
 
-    def run(i, data, operand0, operand1=None):
+    def run(i, data, operand0, operand1=None, out=None):
         """One or two operators; the second works in place."""
         idle_operand(i, "op0", "operand0", operand0)
         idle_operand(i, "op1", "operand1", operand1)
         if i.op0.bitvec:
             first, second = _bit_operand(i, data, operand0), _bit_operand(i, data, operand1)
+            out = None
         else:
             first, second = vector(i.operand0, operand0), vector(i.operand1, operand1)
             data = floats(i.data, data)
-        result = apply(i.op0, data, first, i.reverse0)
+        result = apply(i.op0, data, first, i.reverse0, out=out)
         if i.op1 is not None:
             out = None if result is data else result
             result = apply(i.op1, result, second, i.reverse1, out=out)
@@ -333,6 +338,7 @@ def _scalar_engine_laws(i):
 class scalar_tensor_tensor(VectorInstr):
     """dst[P,F] = (data[P,F] <op0> operand0[P,1]) <op1> operand1[P,F], in float32."""
 
+    delivers = True
     dst = Out(TILE, "P F")
     data = In(TILE, "P F")
     op0 = Flag(REQUIRED, "operator on data and operand0", read=op)
@@ -352,12 +358,13 @@ class scalar_tensor_tensor(VectorInstr):
         yield from operand_laws(i, "op0", "operand0", wide=False)
         yield not_both_in_psum("data", i.data, "operand1", i.operand1)
 
-    def run(i, data, operand0, operand1):
+    def run(i, data, operand0, operand1, out=None):
         """The two operators in float32."""
         idle_operand(i, "op0", "operand0", operand0)
         data, operand1 = alike(floats(i.data, data), floats(i.operand1, operand1))
-        first = apply(i.op0, data, vector(i.operand0, operand0), i.reverse0)
-        return {"dst": apply(i.op1, first, operand1, i.reverse1)}
+        out = fitting(out, data)
+        first = apply(i.op0, data, vector(i.operand0, operand0), i.reverse0, out=out)
+        return {"dst": apply(i.op1, first, operand1, i.reverse1, out=out)}
 
     cycles = stated(
         "NKI ISA v2.26.1 scalar_tensor_tensor: N when data and operand1 are bfloat16, op0 is "

@@ -193,6 +193,11 @@ def alike(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return a.reshape(len(a), -1), b.reshape(len(b), -1)
 
 
+def fitting(out: np.ndarray | None, like: np.ndarray) -> np.ndarray | None:
+    """`out` when it has the shape of the values `like`, which may have been reshaped; else None."""
+    return out if out is not None and out.shape == like.shape else None
+
+
 def as_bits(x: np.ndarray, carrier: np.dtype) -> np.ndarray:
     """An integer array as another integer carrier, keeping the low bits."""
     if x.dtype == carrier:

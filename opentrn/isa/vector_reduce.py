@@ -29,6 +29,7 @@ from opentrn.isa.vector_laws import (
     as_bits,
     binary_only,
     engine_cycles,
+    fitting,
     floats,
     free_limit,
     idle_operand,
@@ -246,6 +247,7 @@ class tensor_tensor_scan(VectorInstr):
     Every step is rounded to float32.  `reverse0` gives r <op0> data0, `reverse1` data1 <op1> ....
     """
 
+    delivers = True
     dst = Out(TILE, "P F")
     data0 = In(TILE, "P F")
     data1 = In(TILE, "P F")
@@ -263,7 +265,7 @@ class tensor_tensor_scan(VectorInstr):
             yield from op_laws(i, name, which)
         yield not_both_in_psum("data0", i.data0, "data1", i.data1)
 
-    def run(i, data0, data1, initial):
+    def run(i, data0, data1, initial, out=None):
         """The recurrence, column by column, or a running operator with the same result."""
         data0 = floats(i.data0, data0).reshape(i.P, i.F)
         data1 = floats(i.data1, data1).reshape(i.P, i.F)
@@ -271,7 +273,8 @@ class tensor_tensor_scan(VectorInstr):
         first = first if isinstance(first, np.ndarray) else one(first, dtypes.float32)
         found = _running(i, data0, data1, first)
         if found is None:
-            found = scan(i.op0, i.op1, data0, first, data1, i.reverse0, i.reverse1)
+            out = fitting(out, data0)
+            found = scan(i.op0, i.op1, data0, first, data1, i.reverse0, i.reverse1, out)
         return {"dst": found}
 
     cycles = stated(

@@ -171,6 +171,9 @@ class Machine:
                 given[name] = storage.read(view)
         if form.state:
             given[form.state] = self._state(form)
+        room = self._room(instruction) if plan.direct else None
+        if room is not None:
+            given["out"] = room
         result = form.run(**given)
         if form.state:
             self._keep_state(form, result)
@@ -178,10 +181,21 @@ class Machine:
             view = operands[n]
             if view is not None and name in result:
                 storage = self._target(instruction, view)
-                known = view.dtype if plan.exact else None
-                put(storage.window(view), result[name], view.dtype, storage.raw, known)
+                if room is None or result[name] is not room:
+                    known = view.dtype if plan.exact else None
+                    put(storage.window(view), result[name], view.dtype, storage.raw, known)
                 if storage.written.cells is not True:
                     storage.written.add(view)
+
+    def _room(self, instruction: Instruction) -> np.ndarray | None:
+        """Where the result may be written while it is computed: memory that nothing is read from."""
+        view, *others = instruction.operands
+        buffer = view.buffer
+        for other in others:
+            if type(other) is View and other.buffer is buffer:
+                return None
+        storage = self._target(instruction, view)
+        return None if storage.raw else storage.window(view)
 
     def _run_sum(self, instruction: Instruction, plan: Plan) -> None:
         """The short way for matmuls of static operands; `bind` is its specification."""

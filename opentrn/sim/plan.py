@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from opentrn.base import float32
 from opentrn.isa import Instruction, RegisterForm, View
 from opentrn.sim import dynamic
 
@@ -10,7 +11,8 @@ class Plan(NamedTuple):
     """How instructions of one form run: what they read and write, by operand position.
 
     `plain` forms have static operands in memory and nothing else; they run without closures.
-    `sums` are such forms that add to their output.
+    `sums` are such forms that add to their output; `direct` such whose `run` may write its result
+    straight into a float32 tile.
     `inputs` and `outputs` are (position, name).  `exact`: `run` does no arithmetic; `moves`: its
     result is the source, in the source's dtype and shape; `checked`: inputs whose memory must have
     been written (what an instruction only leaves as it was need not).
@@ -18,6 +20,7 @@ class Plan(NamedTuple):
 
     plain: bool
     sums: bool
+    direct: bool
     inputs: tuple[tuple[int, str], ...]
     outputs: tuple[tuple[int, str], ...]
     exact: bool
@@ -45,6 +48,7 @@ def _plan(form) -> Plan:
     return Plan(
         plain=plain,
         sums=not special and "acc" in roles,
+        direct=plain and form.delivers and _same(tiles),
         inputs=tuple((n, name) for n, name in names if roles[n] in ("in", "inout")),
         outputs=tuple((n, name) for n, name in names if roles[n] in ("out", "inout", "acc")),
         exact=form.exact(),
@@ -56,6 +60,11 @@ def _plan(form) -> Plan:
         ),
         ignored=tuple(f"{type(form).__name__}: `{n}`: {why}" for n, why in form.ignored()),
     )
+
+
+def _same(tiles: list) -> bool:
+    """Whether `dst` is float32 and has the shape of the first input, as its result will."""
+    return tiles[0].dtype is float32 and tiles[0].shape == tiles[1].shape
 
 
 def check_range(machine, instruction: Instruction, plan: Plan) -> None:

@@ -362,6 +362,45 @@ def test_instructions_in_place_on_views_of_one_tile():
     assert np.array_equal(found, wanted)
 
 
+def test_results_written_while_they_are_computed():
+    """Against NumPy's float32, one rounding a step, for every instruction that may write so."""
+
+    def kernel(x, column):
+        wide, col = nl.load(x), nl.load(column)
+        tiles = [nl.ndarray((128, 4, 4), nl.float32) for _ in range(6)]
+        deep = nl.ndarray((128, 4, 4), nl.float32)
+        nisa.tensor_copy(deep, wide.reshape((128, 4, 4)))
+        nisa.tensor_tensor(tiles[0], deep, wide, nl.subtract)  # [P, 4, 4] beside [P, 16]
+        nisa.tensor_scalar(tiles[1], deep, nl.multiply, col, op1=nl.add, operand1=0.5)
+        nisa.scalar_tensor_tensor(tiles[2], deep, nl.add, col, nl.multiply, wide)
+        nisa.activation(tiles[3], nl.square, deep, scale=col, bias=col)
+        nisa.activation(tiles[4], nl.sin, deep, scale=8.0)  # past its range
+        nisa.tensor_tensor_scan(tiles[5], deep, deep, 0.25, nl.multiply, nl.add)
+        nisa.tensor_tensor(
+            deep[:, 0:2], deep[:, 1:3], deep[:, 2:4], nl.add
+        )  # overlaps
+        return out_of(*tiles, deep)
+
+    x, column = X * 2, X[:, :1].copy()
+    run = nki.run(kernel, x, column)
+    found = [each.reshape(128, 16) for each in run.outputs]
+    f = np.float32
+    assert np.array_equal(found[0], np.zeros_like(x))
+    assert np.array_equal(found[1], x * column + f(0.5))
+    assert np.array_equal(found[2], (x + column) * x)
+    assert np.array_equal(found[3], np.square(x * column + column))
+    inside = np.abs(x * 8) <= np.pi
+    t = np.float64(x) * 8 - np.copysign(np.pi, x)
+    np.testing.assert_allclose(
+        found[4], np.where(inside, np.sin(np.float64(x) * 8), t**3 / 6 - t), rtol=1e-4, atol=1e-5
+    )
+    state = np.full(128, 0.25, f)
+    for n in range(16):
+        state = x[:, n] * state + x[:, n]
+        assert np.array_equal(found[5][:, n], state)
+    assert np.array_equal(found[6][:, :8], x[:, 4:12] + x[:, 8:16])
+
+
 def test_a_move_keeps_every_bit():
     bits = np.arange(128 * 64, dtype=np.uint32).astype(np.uint16).reshape(128, 64) * 8 + 3
     nan_free = bits[(bits & 0x7F80) != 0x7F80]
