@@ -188,7 +188,7 @@ class Machine:
                     storage.written.add(view)
 
     def _room(self, instruction: Instruction) -> np.ndarray | None:
-        """Where the result may be written while it is computed: memory that nothing is read from."""
+        """Where the result may be written while it is computed: memory that is not read."""
         view, *others = instruction.operands
         buffer = view.buffer
         for other in others:
