@@ -18,6 +18,8 @@ from opentrn import __version__, commands
 
 DEFAULT_TARGET = "trn2"
 
+# Findings that `opentrn run` prints.
+MOST_FINDINGS = 20
 # What each extra of pyproject.toml brings; `built` is False while nothing here uses it yet.
 EXTRAS: dict[str, tuple[str, bool]] = {
     "fast": ("compiled loops for the timing model (the results are the same)", True),
@@ -92,29 +94,50 @@ json_option = click.option("--json", is_flag=True, help="Print JSON, for program
 
 @main.command(context_settings={"allow_interspersed_args": False})
 @click.option("--target", metavar="NAME", help="Chip, generation or instance to simulate.")
+@click.option("--nki", "version", metavar="VERSION", help="NKI it was written for: 0.1 to 0.6.")
 @click.option("-m", "module", is_flag=True, help="SCRIPT is the name of a module, as in python -m.")
 @click.option("--json", is_flag=True, help="Print a refusal as JSON, for programs.")
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def run(target: str | None, module: bool, json: bool, script: str, args: tuple[str, ...]) -> None:
+def run(
+    target: str | None,
+    version: str | None,
+    module: bool,
+    json: bool,
+    script: str,
+    args: tuple[str, ...],
+) -> None:
     """Run SCRIPT unmodified on a simulated Trainium.
 
     `import nki` and its sub-modules mean OpenTrn while the script runs. The target is --target,
-    else the environment's NEURON_PLATFORM_TARGET_OVERRIDE, else trn2. NKI_SIMULATOR=1 is set for
-    scripts that ask for it, unless the environment already says something.
+    else what the kernel says (nki.jit(platform_target=...)), else the environment's
+    NEURON_PLATFORM_TARGET_OVERRIDE (the script may set it), else trn2. NKI_SIMULATOR=1 is set for
+    scripts that ask for it, unless the environment already says something.  What was noticed in
+    kernels is printed at the end, on standard error.
     """
+    from opentrn import nki
     from opentrn.base import TrnError
     from opentrn.dropin import run_script, script_traceback
 
-    target = target or os.environ.get("NEURON_PLATFORM_TARGET_OVERRIDE") or DEFAULT_TARGET
     os.environ.setdefault("NKI_SIMULATOR", "1")
-    try:
-        run_script(script, args, target, module=module)
-    except (SystemExit, TrnError):
-        raise
-    except BaseException as error:
-        sys.excepthook(type(error), error.with_traceback(script_traceback(error)), None)
-        sys.exit(130 if isinstance(error, KeyboardInterrupt) else 1)
+    with nki.watch_findings() as found:
+        try:
+            run_script(script, args, target, module=module, version=version)
+        except (SystemExit, TrnError):
+            raise
+        except BaseException as error:
+            sys.excepthook(type(error), error.with_traceback(script_traceback(error)), None)
+            sys.exit(130 if isinstance(error, KeyboardInterrupt) else 1)
+        finally:
+            _show_findings(list(found), as_json=json)
+
+
+def _show_findings(found: list[Any], *, as_json: bool) -> None:
+    """Print what was noticed in kernels on standard error, at most MOST_FINDINGS of them."""
+    for one in found[:MOST_FINDINGS]:
+        click.echo(jsonlib.dumps(one.json()) if as_json else f"\nnoticed: {one}", err=True)
+    if len(found) > MOST_FINDINGS and not as_json:
+        click.echo(f"\n{len(found) - MOST_FINDINGS} more were noticed", err=True)
 
 
 # ----------------------------------------------------------------------------------------- check
@@ -225,6 +248,7 @@ def _compiled_lines(executable: Any, path: Any) -> Iterator[str]:
 @main.command()
 @click.option("--target", default=DEFAULT_TARGET, show_default=True, help="Chip to judge for.")
 @click.option("--dtype", default="keep", show_default=True, help="What floats are stored as.")
+main.command("simulate")(commands.simulate)
 @click.option("--train", is_flag=True, help="Judge the gradients too.")
 @json_option
 @click.argument("model", metavar="FILE.py:NAME")

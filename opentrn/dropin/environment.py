@@ -9,6 +9,11 @@ def target() -> str | None:
     return told or None
 
 
+def nki_version() -> str | None:
+    """The NKI version that OPENTRN_NKI names."""
+    return os.environ.get("OPENTRN_NKI", "").strip() or None
+
+
 def precise() -> bool:
     """Whether floats are rounded to their format: NKI_PRECISE_FP is not 0."""
     return os.environ.get("NKI_PRECISE_FP", "1").strip().lower() not in ("0", "false")

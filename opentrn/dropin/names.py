@@ -14,6 +14,7 @@ from types import ModuleType
 
 from opentrn import nki
 from opentrn.dropin import environment
+from opentrn.dropin.older import Modules
 from opentrn.sim import Strict
 
 _STANDINS = "opentrn.dropin.standins"
@@ -88,6 +89,9 @@ def _ours_has(real: str) -> bool:
 class _Alias:
     """Import a name of NAMES as the module it stands for; refuse its siblings with a reason."""
 
+    def __init__(self, version: str) -> None:
+        self._modules = Modules(version)
+
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
@@ -105,16 +109,19 @@ class _Alias:
     def exec_module(self, module: ModuleType) -> None:
         """Put the real module in the stand-in's place: the import system re-reads `sys.modules`."""
         name = module.__name__
-        sys.modules[name] = importlib.import_module(NAMES[name])
+        sys.modules[name] = self._modules.of(importlib.import_module(NAMES[name]))
 
 
 class Installed:
     """A standing installation: leave it with `remove()` or at the end of a `with` block."""
 
-    def __init__(self, target: str | None) -> None:
+    def __init__(self, target: str | None, version: str | None) -> None:
         self._found = {n: m for n, m in sys.modules.items() if _ours(n)}
-        self._alias = _Alias()
         self._stack = contextlib.ExitStack()
+        version = version or environment.nki_version()
+        if version is not None:
+            self._stack.enter_context(nki.use_version(version))
+        self._alias = _Alias(nki.current_version())
         if target is not None:
             self._stack.enter_context(nki.use_target(target))
         if not environment.precise():
@@ -140,11 +147,15 @@ class Installed:
         self.remove()
 
 
-def install(target: str | None = None) -> Installed:
+def install(target: str | None = None, version: str | None = None) -> Installed:
     """Make `import nki` (and the names of NAMES) mean OpenTrn from now on, for one target.
+
+    `version` is the NKI the script was written for, "0.1" to "0.6" (or its SDK, "2.27" to "2.32");
+    without one that of OPENTRN_NKI, else the one in force.
 
     `target` is a chip, a generation or an instance as `hw.target` knows them; without one, the
     current target of `opentrn.nki` stays. A package of that name that was imported before is set
-    aside until `remove()`. Raises UnknownNameError for an unknown target, before anything changes.
+    aside until `remove()`. Raises UnknownNameError for an unknown target or version, before
+    anything changes.
     """
-    return Installed(target)
+    return Installed(target, version)

@@ -36,15 +36,21 @@ _RUNNERS = (os.path.join(_HERE, "cli.py"), os.path.abspath(__file__), runpy.__fi
 
 
 def run_script(
-    path: str, argv: Sequence[str] = (), target: str | None = None, *, module: bool = False
+    path: str,
+    argv: Sequence[str] = (),
+    target: str | None = None,
+    *,
+    module: bool = False,
+    version: str | None = None,
 ) -> dict[str, object]:
     """Run the file `path` (or the module of that name) as `__main__`; return its global names.
 
     The script sees what `python path argv...` would show it: `sys.argv`, its own directory first
     on `sys.path` (the current one for a module), `__name__ == "__main__"`. All of that is put back
     afterwards. What the script raises goes through unchanged, SystemExit included.
+    `target` and `version` are those of `install`.
     Raises MissingFileError for a script or module that does not exist, and UnknownNameError for an
-    unknown target, both before anything has run.
+    unknown target or version, both before anything has run.
     """
     if not module and not os.path.isfile(path):
         why = "it is a directory" if os.path.isdir(path) else "there is no such file"
@@ -53,7 +59,7 @@ def run_script(
     sys.argv = [path, *argv]
     sys.path.insert(0, os.getcwd() if module else os.path.dirname(os.path.abspath(path)))
     try:
-        with install(target):
+        with install(target, version):
             if not module:
                 return runpy.run_path(path, run_name="__main__")
             _refuse_missing(path)

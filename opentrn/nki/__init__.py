@@ -4,10 +4,13 @@ from opentrn.nki import collectives, dtype, isa, kernels, language, typing
 from opentrn.nki.check import Checked, check, document, worst
 from opentrn.nki.check_arguments import Shaped, read_pair
 from opentrn.nki.jit import Kernel, jit, run
+from opentrn.nki.older import functions as older_functions
+from opentrn.nki.older import missing as missing_name
 from opentrn.nki.ranks import PerRank, run_ranks, simulate
 from opentrn.nki.record import Recording, record
-from opentrn.nki.session import Run, current_chip, use_strict, use_target, watch
+from opentrn.nki.session import Run, current_chip, use_strict, use_target, watch, watch_findings
 from opentrn.nki.tensor import NKIObject, NkiTensor
+from opentrn.nki.versions import VERSIONS, current_version, use_version
 
 __all__ = [
     "Checked",
@@ -17,16 +20,20 @@ __all__ = [
     "PerRank",
     "Recording",
     "Run",
+    "VERSIONS",
     "Shaped",
     "check",
     "collectives",
     "current_chip",
+    "current_version",
     "document",
     "dtype",
     "isa",
     "jit",
     "kernels",
     "language",
+    "missing_name",
+    "older_functions",
     "read_pair",
     "record",
     "run",
@@ -35,6 +42,8 @@ __all__ = [
     "typing",
     "use_strict",
     "use_target",
+    "use_version",
     "watch",
+    "watch_findings",
     "worst",
 ]

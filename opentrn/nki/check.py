@@ -166,6 +166,7 @@ def _record(report: Checked, made, chip, bound, instances: int) -> None:
             _stopped(report, error)
         except Exception as error:
             report.refusals.append(_raised(error))
+    report.findings += session.noticed()
     refused = session.refused
     report.refusals[:0] = [error for error, _ in refused]
     touched = {v.buffer for _, operands in refused for v in operands if isinstance(v, View)}

@@ -337,6 +337,7 @@ def _finish(members: list[Member], returned: Any, like: str) -> Run:
         member.builder.outputs = list(first.builder.outputs)
     programs = tuple(member.builder.program() for member in members)
     check_inputs(first, programs[0])
-    findings = [f for member in members for f in member.machine.findings]
+    findings = [f for member in members for f in (*member.noticed(), *member.machine.findings)]
+    findings = list(dict.fromkeys(findings))
     trips = tuple(tuple(member.machine.trips) for member in members)
     return Run(first.name, outputs, programs, first.chip, (*findings, *shared.findings), trips)

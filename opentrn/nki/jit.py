@@ -8,13 +8,14 @@ from typing import Any
 
 from opentrn.base import UsageError, declare
 from opentrn.isa import Builder
+from opentrn.nki import versions
 from opentrn.nki.cores import launch
 from opentrn.nki.exchange import World
 from opentrn.nki.launch import call, check_inputs, kind_of, results
 from opentrn.nki.session import (
     Run,
     Session,
-    current_chip,
+    chosen_chip,
     entered,
     new_machine,
     report,
@@ -28,6 +29,13 @@ declare(
     "A launch grid has a size that is not positive.",
     rule="kernel[n] runs n program instances, n ≥ 1",
     fix="launch with kernel[2](...), or kernel(...) for one",
+)
+declare(
+    "nki.migrate.jit",
+    "nki.jit is given an option that NKI 0.3 dropped.",
+    rule="since NKI 0.3 `platform_target` is an error and `mode` is ignored (update guide); here "
+    "platform_target names the chip where nothing else does",
+    fix="leave the option out; set NEURON_PLATFORM_TARGET_OVERRIDE, call nki.simulate(kernel)",
 )
 
 
@@ -70,11 +78,27 @@ class Kernel:
 def jit(fn: Callable | None = None, **kwargs: Any) -> Any:
     """Make a kernel of a Python function; usable as `@nki.jit` and `@nki.jit(...)`.
 
-    Keyword arguments of older releases (mode, platform_target, …) are kept in `Kernel.options`.
+    Options of older releases are kept in `Kernel.options`: `platform_target` names the chip the
+    kernel runs for where nothing else does; `mode` and the rest change nothing here.
     """
     if fn is None:
-        return lambda func: jit(func, **kwargs)
-    return fn if isinstance(fn, Kernel) else Kernel(fn, **kwargs)
+        _note_options(kwargs)
+        return lambda func: _kernel(func, kwargs)
+    if kwargs:
+        _note_options(kwargs)
+    return _kernel(fn, kwargs)
+
+
+def _kernel(func: Callable, options: dict[str, Any]) -> "Kernel":
+    return func if isinstance(func, Kernel) else Kernel(func, **options)
+
+
+def _note_options(options: dict[str, Any]) -> None:
+    """Options that NKI 0.3 dropped, at the line of the decorator."""
+    for name in ("mode", "platform_target"):
+        if name in options:
+            what = f"nki.jit({name}={options[name]!r})"
+            versions.wait(versions.finding("nki.migrate.jit", what))
 
 
 def run(kernel: Callable, *args: Any, **kwargs: Any) -> Run:
@@ -85,7 +109,7 @@ def run(kernel: Callable, *args: Any, **kwargs: Any) -> Run:
     refuse, at the kernel's line.
     """
     made = jit(kernel)
-    chip = current_chip()
+    chip = chosen_chip(made.options.get("platform_target"))
     bound = inspect.signature(made.func).bind(*args, **kwargs)
     check_declared(made.func, bound.arguments)
     like = kind_of(args, kwargs)
@@ -106,5 +130,5 @@ def _alone(kernel: Kernel, chip, bound: inspect.BoundArguments, like: str) -> Ru
         outputs = results(session, call(session, kernel.func, bound), like)
     program = session.builder.program()
     check_inputs(session, program)
-    findings, trips = tuple(machine.findings), tuple(machine.trips)
+    findings, trips = (*session.noticed(), *machine.findings), tuple(machine.trips)
     return Run(name, outputs, (program,), chip, findings, (trips,))

@@ -10,7 +10,7 @@ from opentrn.nki.cores import launch
 from opentrn.nki.exchange import World
 from opentrn.nki.jit import Kernel, jit, run
 from opentrn.nki.launch import kind_of
-from opentrn.nki.session import Run, current_chip, report
+from opentrn.nki.session import Run, chosen_chip, report
 from opentrn.nki.typing import check_declared
 
 declare(
@@ -84,7 +84,9 @@ def _together(made: Kernel, sets: list[tuple[tuple, dict]], nodes: int) -> tuple
     for bound in bounds:
         check_declared(made.func, bound.arguments)
     like = kind_of(*sets[0])
-    world = World(current_chip(), len(sets), made.instances, nodes)
+    world = World(
+        chosen_chip(made.options.get("platform_target")), len(sets), made.instances, nodes
+    )
     runs = launch(made.func, made.grid, world, bounds, like)
     for one in runs:
         report(one)

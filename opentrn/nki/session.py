@@ -4,7 +4,7 @@
 set by `run`, read by every call, never a module global.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -13,7 +13,8 @@ from typing import Any
 from opentrn.base import UsageError, Where, declare, user_line, widened
 from opentrn.hw import target as find_target
 from opentrn.isa import Buffer, Builder, Instruction, Loop, Program
-from opentrn.nki import exchange
+from opentrn.nki import exchange, versions
+from opentrn.nki.target import told_target
 from opentrn.sim import Finding, Machine, Strict, Timeline, timeline_together
 
 declare(
@@ -23,11 +24,12 @@ declare(
     fix="call it from a function decorated with @nki.jit",
 )
 
-DEFAULT_TARGET = "trn2"
-_TARGET: ContextVar[str] = ContextVar("opentrn_target", default=DEFAULT_TARGET)
+_TARGET: ContextVar[str | None] = ContextVar("opentrn_target", default=None)
 _STRICT: ContextVar[Strict | None] = ContextVar("opentrn_strict", default=None)
 _CURRENT: ContextVar["Session | None"] = ContextVar("opentrn_session", default=None)
-_WATCHERS: ContextVar[tuple[list, ...]] = ContextVar("opentrn_watchers", default=())
+_WATCHERS: ContextVar[tuple[Callable[["Run"], None], ...]] = ContextVar(
+    "opentrn_watchers", default=()
+)
 
 
 @dataclass(slots=True)
@@ -36,6 +38,8 @@ class Session:
 
     `program_ids` and `grid` are its place and the sizes of the launch grid; `recording_only`
     counts the enclosing device loops that do not run, `ordered` the enclosing no_reorder blocks.
+    `findings` are what was noticed about the kernel's Python, each once; `asked` counts how often
+    a register was asked whether it is zero.
     `refused` collects (error, operands) of refused instructions, which are then left out; with
     None they are raised.
     `line` replaces the user's line for instructions that were written earlier than they are issued.
@@ -55,6 +59,18 @@ class Session:
     refused: list[tuple] | None = None
     arguments: list[tuple[Buffer, Any]] = field(default_factory=list)
     collectives: list[Instruction] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    asked: int = 0
+
+    def note(self, code: str, what: str, fix: str = "") -> None:
+        """Notice something about the line being run; each thing once for each line."""
+        found = versions.finding(code, what, self.line, fix)
+        if found not in self.findings:
+            self.findings.append(found)
+
+    def noticed(self) -> list[Finding]:
+        """What was noticed of the kernel's Python, and before it in decorators and imports."""
+        return [*versions.waiting(), *self.findings]
 
     def issue(self, instruction: Instruction) -> None:
         """Run the instruction now and record it (in a loop of no iterations, only record)."""
@@ -133,6 +149,15 @@ def running() -> bool:
     return _CURRENT.get() is not None
 
 
+def noticed(code: str, what: str, fix: str = "") -> None:
+    """Notice something in the running kernel, else for the next that runs."""
+    session = _CURRENT.get()
+    if session is not None:
+        session.note(code, what, fix)
+    else:
+        versions.wait(versions.finding(code, what, fix=fix))
+
+
 @contextmanager
 def entered(session: Session) -> Iterator[Session]:
     """Make `session` the current one inside the block, which its machine meets others through."""
@@ -170,7 +195,15 @@ def use_strict(strict: Strict) -> Iterator[None]:
 def current_chip():
     """The chip of the running kernel, or the chosen target outside one."""
     session = _CURRENT.get()
-    return session.chip if session is not None else find_target(_TARGET.get())
+    return session.chip if session is not None else chosen_chip()
+
+
+def chosen_chip(platform: str | None = None):
+    """The chip a kernel runs for: that of `use_target`, else `platform`, else the environment's.
+
+    Raises UnknownNameError for a name that is no target.
+    """
+    return find_target(_TARGET.get() or platform or told_target())
 
 
 def new_machine(chip) -> Machine:
@@ -182,9 +215,23 @@ def new_machine(chip) -> Machine:
 def watch() -> Iterator[list[Run]]:
     """Collect the `Run` of every kernel called inside the block, in order."""
     runs: list[Run] = []
-    token = _WATCHERS.set((*_WATCHERS.get(), runs))
-    try:
+    with _watching(runs.append):
         yield runs
+
+
+@contextmanager
+def watch_findings() -> Iterator[dict[Finding, None]]:
+    """Collect what was noticed in every kernel called inside the block, each finding once."""
+    found: dict[Finding, None] = {}
+    with _watching(lambda run: found.update(dict.fromkeys(run.findings))):
+        yield found
+
+
+@contextmanager
+def _watching(watcher: Callable[[Run], None]) -> Iterator[None]:
+    token = _WATCHERS.set((*_WATCHERS.get(), watcher))
+    try:
+        yield
     finally:
         _WATCHERS.reset(token)
 
@@ -192,6 +239,4 @@ def watch() -> Iterator[list[Run]]:
 def report(run: Run) -> None:
     """Hand a finished run to whoever watches."""
     for watcher in _WATCHERS.get():
-        watcher.append(run)
-
-
+        watcher(run)

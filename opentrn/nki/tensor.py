@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from opentrn.base import DType, UsageError, declare
+from opentrn.base import DType, UsageError, declare, user_line
 from opentrn.base import dtype as as_dtype
 from opentrn.isa import Register, View, operand_form
+from opentrn.nki import versions
+from opentrn.nki.session import current, running
 
 declare(
     "nki.operand",
@@ -21,6 +23,33 @@ declare(
     "The counter of a device loop was used as a Python number.",
     rule="the body of a device loop is built once, for every value of the counter",
     fix="use the counter as scalar_offset or in nl.ds, or a static range",
+)
+declare(
+    "nki.migrate.while",
+    "A `while` or `if` asks a register for its value while the kernel is built.",
+    rule="NKI 0.6 deprecates `while reg:`; it will be removed (migration guide, 0.5 to 0.6)",
+    fix="nl.while_loop(reg, body), where body(r) returns the register of the next condition",
+)
+declare(
+    "nki.migrate.ap",
+    "The offset of an access pattern counts from the view since NKI 0.5.",
+    rule="up to NKI 0.4 the offset of `.ap` counted from the start of the storage (stubs of 2.30 "
+    "and 2.31)",
+    fix="subtract the offset of the view, or take the pattern of the whole tensor",
+)
+declare(
+    "nki.truth",
+    "A kernel asks whether a tile is true.",
+    rule="a tile holds many values, and the compiler knows none of them; only the result of a "
+    "comparison may be asserted",
+    fix="select with nl.where or nisa.select_reduce, branch on Python values, or compare after "
+    "the kernel",
+)
+declare(
+    "nki.value_branch",
+    "A kernel's Python depends on values: this holds here, the compiler cannot know it.",
+    rule="a comparison counts as true here when it holds everywhere; on the chip nothing checks it",
+    fix="keep such assertions for simulation, or compare after the kernel",
 )
 declare(
     "nki.assign",
@@ -66,6 +95,10 @@ class Handle:
             self.machine.release(self.buffer)
 
 
+# A `while reg:` of more iterations, each recorded again, is taken for one that never ends.
+ASKED_LIMIT = 100_000
+
+
 class VirtualRegister(Register):
     """A 32-bit register of an engine, as `nisa.register_alloc` returns it."""
 
@@ -89,6 +122,19 @@ class VirtualRegister(Register):
     __index__ = __int__
 
     def __bool__(self) -> bool:
+        """Whether it holds another value than zero: the condition of a deprecated `while reg:`.
+
+        Raises UsageError `sim.step_limit` when that was asked too often to ever end.
+        """
+        session = current() if running() else None
+        if session is not None:
+            session.note("nki.migrate.while", f"`{self.name or 'reg'}` decides a branch or loop")
+            session.asked += 1
+            if session.asked > ASKED_LIMIT:
+                raise UsageError(
+                    f"a register was asked {ASKED_LIMIT:,} times whether it is zero",
+                    code="sim.step_limit",
+                )
         return int(self) != 0
 
     def __repr__(self) -> str:
@@ -108,10 +154,10 @@ class NkiTensor(NKIObject):
     of `isa.View` (codes `view.<method>`).
     """
 
-    __slots__ = ("_form", "_handle", "_indices", "_view")
+    __slots__ = ("_compared", "_form", "_handle", "_indices", "_view")
 
     def __init__(self, view: View, handle: Handle, indices: tuple = ()):
-        self._view, self._handle, self._form = view, handle, None
+        self._view, self._handle, self._form, self._compared = view, handle, None, False
         # The tensors a runtime index is read from live as long as this one.
         self._indices = indices
 
@@ -222,6 +268,11 @@ class NkiTensor(NKIObject):
         dtype=None,
     ) -> "NkiTensor":
         """An explicit access pattern over the storage."""
+        if self._view.offset and versions.before("0.5") and _users_call():
+            given = offset or 0
+            what = f"offset {given} of a view that begins at {self._view.offset}"
+            current().note("nki.migrate.ap", what, f"pass offset={given - self._view.offset}")
+            offset = given - self._view.offset
         made = self._view.ap(
             pattern,
             offset,
@@ -244,6 +295,26 @@ class NkiTensor(NKIObject):
 
     # ------------------------------------------------------------ looking at values
 
+    def __bool__(self) -> bool:
+        """Refused, but for the result of a comparison: whether it holds everywhere.
+
+        `assert nl.equal(a, b)` is what public kernels write.  It is noticed (`nki.value_branch`),
+        as the compiler cannot know.  Raises UsageError `nki.truth` for any other tile.
+        """
+        if not self._compared:
+            what = f"a tile {self.dtype}{list(self.shape)} is neither true nor false"
+            raise UsageError(what, code="nki.truth")
+        session = current()
+        session.note("nki.value_branch", "the truth of a comparison of tiles")
+        if session.recording_only:
+            return True
+        return bool(np.all(self._handle.machine.value(self._view) != 0))
+
+    def compared(self) -> "NkiTensor":
+        """This tile marked as the result of a comparison, which may be asserted."""
+        self._compared = True
+        return self
+
     def numpy(self) -> np.ndarray:
         """A copy of the values now, in the dtype's storage type (a debugging aid)."""
         from opentrn.base import numerics
@@ -255,6 +326,12 @@ class NkiTensor(NKIObject):
         head = f"NkiTensor({self.name or '?'} {list(self.shape)} {self.dtype}"
         body = np.array2string(self._handle.machine.value(self._view), threshold=16)
         return f"{head} in {self.buffer.value})\n{body}"
+
+
+def _users_call() -> bool:
+    """Whether the kernel's author makes this call, not the kernel library."""
+    where = user_line()
+    return where is None or not where.portable.startswith("opentrn/nki/kernels/")
 
 
 class DynamicSlice:

@@ -3,9 +3,6 @@
 import json
 
 import pytest
-from click.testing import CliRunner
-
-from opentrn.cli import main
 
 REFUSED = (
     "from opentrn.base import ShapeError\n\n\ndef kernel():\n"
@@ -110,29 +107,55 @@ def test_a_usage_error_of_the_command_has_status_2(opentrn):
 
 
 @pytest.mark.parametrize(
-    ("given", "variable", "expected"),
+    ("option", "platform", "before", "set_by_script", "expected"),
     [
-        ("trn1", "trn3", "trn1"),
-        (None, "trn3", "trn3"),
-        (None, "gen3", "gen3"),
-        (None, None, "trn2"),
+        ("trn1", "trn3", "trn3", "trn3", 2),
+        ("trn1", None, "trn3", None, 2),
+        (None, "trn1", "trn3", None, 2),
+        (None, None, "trn3", None, 4),
+        (None, None, "trn3", "trn1", 2),
+        (None, None, None, "gen4", 4),
+        (None, None, None, None, 3),
     ],
 )
-def test_the_target_is_the_option_then_the_environment_then_trn2(
-    monkeypatch, given, variable, expected
+def test_the_target_is_the_option_then_the_kernels_then_the_environments_then_trn2(
+    opentrn, script, option, platform, before, set_by_script, expected
 ):
-    import opentrn.dropin
+    text = "import os, nki, numpy as np, nki.isa as nisa\n"
+    if set_by_script:
+        text += f"os.environ['NEURON_PLATFORM_TARGET_OVERRIDE'] = {set_by_script!r}\n"
+    text += f"@nki.jit({f'platform_target={platform!r}' if platform else ''})\n"
+    text += "def k(x):\n    print(nisa.get_nc_version().value)\n    return x\n"
+    text += "k(np.ones((1, 1), np.float32))\n"
+    options = ["--target", option] if option else []
+    env = {"NEURON_PLATFORM_TARGET_OVERRIDE": before}
+    result = opentrn("run", *options, script(text), env=env)
+    assert (result.status, result.out) == (0, f"{expected}\n")
+    assert ("nki.migrate.jit" in result.err) == bool(platform)
 
-    seen = []
-    monkeypatch.setattr(opentrn.dropin, "run_script", lambda *a, **k: seen.append((a, k)))
-    monkeypatch.setenv("NKI_SIMULATOR", "1")
-    monkeypatch.delenv("NEURON_PLATFORM_TARGET_OVERRIDE", raising=False)
-    if variable:
-        monkeypatch.setenv("NEURON_PLATFORM_TARGET_OVERRIDE", variable)
-    options = ["--target", given] if given else []
-    result = CliRunner().invoke(main, ["run", *options, "s.py", "a"])
-    assert result.exit_code == 0
-    assert seen == [(("s.py", ("a",), expected), {"module": False})]
+
+@pytest.mark.parametrize("by", ["option", "environment"])
+def test_a_script_runs_as_written_for_an_older_nki(opentrn, script, by):
+    path = script(
+        "import nki, numpy as np, nki.isa as nisa, nki.language as nl\n"
+        "@nki.jit\n"
+        "def k(x):\n"
+        "    out = nl.ndarray((2, 4), nl.float32, buffer=nl.shared_hbm)\n"
+        "    tile = nl.ndarray((2, 4), nl.float32, buffer='sbuf')\n"
+        "    nisa.dma_copy(tile, x)\n"
+        "    nisa.dma_copy(out, tile)\n"
+        "    return out\n"
+        "print(k(np.ones((2, 4), np.float32)).sum())\n"
+    )
+    options = ["--nki", "0.2"] if by == "option" else []
+    result = opentrn("run", *options, path, env={} if options else {"OPENTRN_NKI": "2.28"})
+    assert (result.status, result.out) == (0, "8.0\n")
+    assert "nki.migrate.ndarray" in result.err
+    assert "tile = nl.ndarray((2, 4), nl.float32, buffer='sbuf')" in result.err
+    refused = opentrn("run", path)
+    assert refused.status == 1
+    assert "opentrn explain nki.buffer" in refused.err
+    assert opentrn("run", "--nki", "0.9", path).status != 0
 
 
 @pytest.mark.parametrize(("before", "after"), [(None, "1"), ("0", "0")])

@@ -74,7 +74,14 @@ def run(func: Callable, grid: tuple[int, ...], args: tuple, kwargs: dict) -> Run
         outputs = results(session, _plain(session, returned), like)
         program = session.builder.program()
         _write_back(session, program, [a for v in bound.arguments.values() for a in _arrays(v)])
-    done = Run(name, outputs, (program,), chip, tuple(machine.findings), (tuple(machine.trips),))
+    done = Run(
+        name,
+        outputs,
+        (program,),
+        chip,
+        (*session.noticed(), *machine.findings),
+        (tuple(machine.trips),),
+    )
     report(done)
     return done
 

@@ -18,6 +18,12 @@ declare(
 )
 
 declare(
+    "nki.migrate.dynamic_range",
+    "A loop over nl.dynamic_range.",
+    rule="NKI 0.6 deprecates it; it will be removed (migration guide, 0.5 to 0.6)",
+    fix="nl.fori_loop(lower, upper, body), with the body as a function of the counter",
+)
+declare(
     "nki.no_reorder",
     "A device loop stands inside a no_reorder block.",
     rule="inside nl.no_reorder() only static ranges are allowed",
@@ -106,6 +112,7 @@ def dynamic_range(start, stop=None, step=1) -> Iterator[VirtualRegister]:
     the device would not see it (UsageError `isa.open_loop` when the kernel ends).
     """
     session = current()
+    session.note("nki.migrate.dynamic_range", "a loop over nl.dynamic_range")
     lower, upper = (0, start) if stop is None else (start, stop)
     low, high = _bounds(session, lower, upper, step)
     counter = _counter(session, low)

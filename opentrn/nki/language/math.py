@@ -33,6 +33,9 @@ declare(
     fix="use Python for numbers, nl.full for a tile of one number",
 )
 
+# Results that may be asserted: `assert nl.equal(a, b)`.
+COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
+COMPARISONS += ("logical_and", "logical_or", "logical_xor")
 # Above this magnitude a float32 has no fraction.
 WHOLE = 2.0**23
 
@@ -87,7 +90,10 @@ def _binary(name: str, doc: str, op: str = "") -> Callable:
     def function(x, y, dtype=None):
         return _apply(op or name, x, y, dtype)
 
-    return _named(function, name, doc, op)
+    def comparison(x, y, dtype=None):
+        return _apply(op or name, x, y, dtype).compared()
+
+    return _named(comparison if name in COMPARISONS else function, name, doc, op)
 
 
 def _unary(name: str, doc: str) -> Callable:
@@ -189,7 +195,7 @@ def invert(x, dtype=None):
 
 def logical_not(x, dtype=None):
     """1 where x is zero, else 0."""
-    return _apply("equal", x, 0.0, dtype)
+    return _apply("equal", x, 0.0, dtype).compared()
 
 
 def cos(x, dtype=None):
@@ -326,7 +332,7 @@ def var(x, axis, dtype=None, keepdims=False):
 
 def all(x, axis, dtype=None):
     """1 where no element along the axes is zero, else 0."""
-    return _reduce("minimum", not_equal(x, 0.0, float32), axis, dtype or x.dtype, False)
+    return _reduce("minimum", not_equal(x, 0.0, float32), axis, dtype or x.dtype, False).compared()
 
 
 # ---------------------------------------------------------------------- composites

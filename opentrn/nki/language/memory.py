@@ -90,6 +90,12 @@ def ndarray(shape, dtype, buffer=sbuf, name="", address=None) -> NkiTensor:
     `address` is `(first partition, byte within each partition)`; tensors with overlapping
     addresses share memory.  Raises ShapeError for more than 128 partitions on chip.
     """
+    if isinstance(buffer, str):
+        raise SpaceError(
+            f"buffer={buffer!r} is a string",
+            code="nki.buffer",
+            fix=f"pass buffer=nl.{region_of(buffer).value} (strings went with NKI 0.3)",
+        )
     session, region = current(), region_of(buffer)
     shape = tuple(shape)
     pmax = int(session.chip.core.partitions)

@@ -1,0 +1,14 @@
+"""What the environment says about the target, read when a kernel is called.
+
+A script may set NEURON_PLATFORM_TARGET_OVERRIDE at any time before its kernel runs, as for the
+official tools, which know trn1, inf2, gen2, trn2, gen3, trn3 and gen4.
+"""
+
+import os
+
+DEFAULT_TARGET = "trn2"
+
+
+def told_target() -> str:
+    """The target named by the environment, else trn2."""
+    return os.environ.get("NEURON_PLATFORM_TARGET_OVERRIDE", "").strip() or DEFAULT_TARGET
