@@ -44,6 +44,28 @@ class AndTrue(Rule):
         return g.and_(g.input("x", (3, 4), "bool"), g.full((3, 4), False, "bool"))
 
 
+class SelectKnown(Rule):
+    """select by one truth known beforehand → the operand it picks"""
+
+    def find(p: PatternBuilder, truth: Pattern, x: Pattern, y: Pattern) -> Pattern:
+        return p.select(truth, x, y)
+
+    def when(truth: Value) -> bool | no:
+        return splat_of(truth) is not None or no("the truth is not the same everywhere, or known")
+
+    def make(g: Builder, truth: Value, x: Value, y: Value) -> Value:
+        return x if splat_of(truth) else y
+
+    def sample(g: Builder) -> tuple[Value, ...]:
+        x, y = g.input("x", (2, 3)), g.input("y", (2, 3))
+        yes, no_ = g.full((2, 3), True, "bool"), g.full((2, 3), False, "bool")
+        return g.select(yes, x, y), g.select(no_, x, y)
+
+    def refuse(g: Builder) -> Value:
+        x = g.input("x", (2, 3))
+        return g.select(g.input("truth", (2, 3), "bool"), x, x * 2.0)
+
+
 class BroadcastTwice(Rule):
     """broadcast(broadcast(x)) → one broadcast"""
 
@@ -195,7 +217,7 @@ class RotateHalf(Rule):
 
 RULES = (
     *CLEAN, *RECOGNISE, *ATTENTION,
-    AndTrue, BroadcastTwice, GatherEverything, GatherRepeated, RotateHalf,
+    AndTrue, SelectKnown, BroadcastTwice, GatherEverything, GatherRepeated, RotateHalf,
 )  # fmt: skip
 
 # Ops that only lay numbers out; on constants they are done once, on the host.

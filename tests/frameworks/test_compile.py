@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from opentrn.base import NotBuiltError, TrnError, UnsupportedError
+from opentrn.base import TrnError, UnsupportedError
 
 torch = pytest.importorskip("torch", reason="the extra `torch` is not installed")
 nn, F = torch.nn, torch.nn.functional
@@ -198,18 +198,6 @@ def test_dtypes_the_chip_lacks(dtype, code):
     assert caught.value.code == code
     assert caught.value.neuron.startswith("NCC_")
     assert caught.value.at.file == __file__
-
-
-def test_the_eager_device_is_refused():
-    assert torch.device("neuron").type == "neuron"
-    with pytest.raises(NotBuiltError, match="not built"):
-        torch.ones(3).to("neuron")
-    with pytest.raises(NotBuiltError, match="not built"):
-        torch.empty(3, device="neuron")
-    with pytest.raises(NotBuiltError, match="not built") as caught:
-        nn.Linear(2, 2).to("neuron")
-    assert caught.value.at.file == __file__
-    assert not torch.accelerator.is_available()
 
 
 def test_the_backend_is_found_without_an_import():

@@ -4,6 +4,7 @@ Dynamo hands over one graph for each stretch of code it can follow; AOTAutograd 
 of ATen ops without side effects, with a second graph for the gradients where they are needed.
 """
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,8 +27,9 @@ KEPT = (
 )  # fmt: skip
 
 
+@functools.cache
 def decompositions() -> dict[Any, Any]:
-    """Torch's decompositions into core ATen ops, without those of ops in `KEPT`."""
+    """Torch's decompositions into core ATen ops, without those of ops in `KEPT`; not to change."""
     import torch
     from torch._decomp import core_aten_decompositions, get_decompositions
 

@@ -93,7 +93,7 @@ def _joint(module: Any, args: tuple) -> Any:
             grads = torch.autograd.grad(total, wanted, allow_unused=True)
         return [total, *(x for x in grads if x is not None)]
 
-    table = decompositions()
+    table = dict(decompositions())
     table.update(torch._decomp.get_decompositions([torch.ops.aten.native_batch_norm]))
     with torch.fx.traceback.preserve_node_meta():
         made = make_fx(step, decomposition_table=table, tracing_mode="fake",

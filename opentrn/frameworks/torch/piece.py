@@ -5,26 +5,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from opentrn import compiler, runtime
-from opentrn.base import UnsupportedError, declare
+from opentrn.base import UnsupportedError
+from opentrn.frameworks.torch.memory import COMPLEX, FLOAT64, near, on_device
 from opentrn.frameworks.torch.places import user_place
 from opentrn.frameworks.torch.report import HISTORY, Compilation
 from opentrn.frameworks.torch.settings import Settings
 from opentrn.graph import Draw, Traced, from_fx
-
-COMPLEX = declare(
-    "frameworks.complex",
-    "A tensor of complex numbers was to go to the device.",
-    rule="NeuronCores have no complex numbers",
-    fix="carry real and imaginary parts as two tensors (torch.view_as_real), or keep it on the CPU",
-    neuron="NCC_EVRF004",
-)
-FLOAT64 = declare(
-    "frameworks.float64",
-    "A tensor of float64 was to go to the device.",
-    rule="NeuronCores have no 64-bit floats",
-    fix="convert it to torch.float32 first, or keep that part of the code on the CPU",
-    neuron="NCC_ESPP004",
-)
 
 # After so many changes of a frozen weight, weights become inputs.
 PATIENCE = 2
@@ -89,7 +75,7 @@ class Piece:
         )  # fmt: skip
         record.model = runtime.load(executable)
         HISTORY.compilations.append(record)
-        return Loaded(traced, record, _examples(module), constants)
+        return Loaded(traced, record, examples_of(module), constants)
 
 
 class Loaded:
@@ -123,6 +109,11 @@ class Loaded:
         self.record.host_seconds += time.perf_counter() - begin
         return results
 
+    def fixed(self) -> list[Any]:
+        """The outputs of code that computes nothing on the device."""
+        pairs = zip(self.traced.outputs, self.examples, strict=True)
+        return [_still(*one, example) for one, example in pairs]
+
 
 def _still(kind: str, value: Any, example: Any) -> Any:
     """An output that needs no device: a fixed one, or an array without elements."""
@@ -130,7 +121,8 @@ def _still(kind: str, value: Any, example: Any) -> Any:
 
     if kind == "fixed":
         return value
-    return torch.empty([int(n) for n in example.shape], dtype=example.dtype)
+    shape = [int(n) for n in example.shape]
+    return torch.empty(shape, dtype=example.dtype, device=example.device)
 
 
 def to_device(tensor: Any) -> Any:
@@ -140,7 +132,7 @@ def to_device(tensor: Any) -> Any:
 
     if not isinstance(tensor, torch.Tensor):
         return tensor
-    held = tensor.detach()
+    held = near(tensor.detach())
     return held.float() if held.dtype == torch.float64 and held.dim() == 0 else held
 
 
@@ -152,13 +144,14 @@ def drawn(draw: Draw) -> Any:
 
 
 def to_host(result: Any, example: Any) -> Any:
-    """A result with the shape and dtype torch expects: 64-bit types were narrowed on the chip."""
+    """A result with the shape, dtype and device torch expects: 64-bit types were narrowed."""
     import torch
 
     if not isinstance(result, torch.Tensor):
         result = runtime.to_torch(result)
     shape = tuple(int(n) for n in example.shape)
-    return result.reshape(shape).to(example.dtype)
+    made = result.reshape(shape).to(example.dtype)
+    return on_device(made, example.device.index or 0) if example.device.type == "neuron" else made
 
 
 def refuse_dtypes(tensors: Sequence[Any]) -> None:
@@ -207,7 +200,7 @@ def _varies(module: Any) -> bool:
     return False
 
 
-def _examples(module: Any) -> list[Any]:
+def examples_of(module: Any) -> list[Any]:
     """What torch says of each output."""
     import torch
 
@@ -228,4 +221,5 @@ def _specialised(module: Any, args: Sequence[Any]) -> Any:
         return make_fx(run, tracing_mode="fake")(*args)
 
 
-__all__ = ["Loaded", "Piece", "drawn", "refuse_dtypes", "shapes_text", "to_device", "to_host"]
+__all__ = ["Loaded", "Piece", "drawn", "examples_of", "refuse_dtypes", "shapes_text", "to_device",
+           "to_host"]  # fmt: skip

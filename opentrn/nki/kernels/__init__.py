@@ -4,7 +4,7 @@ from opentrn.nki.kernels.attention import attention
 from opentrn.nki.kernels.elementwise import elementwise
 from opentrn.nki.kernels.linear_norm import linear_norm
 from opentrn.nki.kernels.matmul import linear, matmul
-from opentrn.nki.kernels.movement import concatenate, copy, embedding, pad, transpose
+from opentrn.nki.kernels.movement import concatenate, copy, embedding, pad, transpose, write
 from opentrn.nki.kernels.norms import layer_norm, rms_norm, softmax
 from opentrn.nki.kernels.pointwise import OPERATIONS
 from opentrn.nki.kernels.reduction import reduce
@@ -25,4 +25,5 @@ __all__ = [
     "rms_norm",
     "softmax",
     "transpose",
+    "write",
 ]

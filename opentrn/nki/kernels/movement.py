@@ -75,6 +75,13 @@ def _turn(x: Sheet, out: Sheet) -> None:
 
 
 @jit
+def write(target, x):
+    """Write x where the view `target` lies, by one DMA; the result is `target`."""
+    nisa.dma_copy(target, x)
+    return target
+
+
+@jit
 def transpose(x, axes):
     """x with its dimensions in the order `axes`, as a dense tensor."""
     return copy.func(x.permute(tuple(a % x.ndim for a in axes)))
