@@ -248,7 +248,6 @@ def _compiled_lines(executable: Any, path: Any) -> Iterator[str]:
 @main.command()
 @click.option("--target", default=DEFAULT_TARGET, show_default=True, help="Chip to judge for.")
 @click.option("--dtype", default="keep", show_default=True, help="What floats are stored as.")
-main.command("simulate")(commands.simulate)
 @click.option("--train", is_flag=True, help="Judge the gradients too.")
 @json_option
 @click.argument("model", metavar="FILE.py:NAME")
