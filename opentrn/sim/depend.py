@@ -7,7 +7,8 @@ that is read makes a wait (its latency); accumulating matmuls follow each other 
 PSUM adds where it is.  Registers order like memory; `instruction.after` is an explicit wait.
 
 Device loops are unrolled by their trip counts.  Each iteration costs every engine of the body one
-branch, and no DMA of an iteration is issued before its engine's branch.
+branch: no DMA of an iteration is issued before its engine's branch, and the branch comes when all
+DMAs of the iteration before it have been issued (a sequencer runs its instructions in order).
 """
 
 from bisect import bisect_left
@@ -18,8 +19,10 @@ from opentrn.base import UsageError, declare
 from opentrn.isa import Instruction, Loop, Program, RegIn, Register, RegOut, View
 from opentrn.sim.overlaps import WHOLE, Ledger, Record, Shapes
 from opentrn.sim.place import Placement
-from opentrn.sim.rows import PSUM_PORT, READS, WRITES, Row, branch_row, row_of
-from opentrn.sim.timing import ENGINES, FREED, OWN, SEEN, engine_of, queue_number
+from opentrn.sim.rows import PSUM_PORT, READS, WRITES, branch_row, row_of
+from opentrn.sim.steady import Steady
+from opentrn.sim.tape import Flow, Tape
+from opentrn.sim.timing import ENGINES, FREED, ISSUED, OWN, QUEUES, SEEN, engine_of, queue_number
 
 declare(
     "sim.trips",
@@ -29,23 +32,6 @@ declare(
 )
 
 _N = len(ENGINES)
-
-
-class Flow(NamedTuple):
-    """A program unrolled: instance i is `instances[i]` (an Instruction, or a Loop's branch).
-
-    `row[i]` is its place in `rows`; `position[i]` its number in `Program.instructions()` (-1 for
-    a branch); `dep_start` and `dep` are as in `timing.Columns`; `banks` the PSUM banks, as bits of
-    `Columns.ports`, of the instances whose rows ask for them.
-    """
-
-    instances: list
-    position: list[int]
-    row: list[int]
-    rows: list[Row]
-    dep_start: list[int]
-    dep: list[int]
-    banks: dict[int, int]
 
 
 class _Plan(NamedTuple):
@@ -117,7 +103,7 @@ def dependencies(program: Program, placement: Placement, chip, trips: Any = ()) 
     """
     finder = _Finder(program, placement, chip, trips)
     finder.walk(program.body)
-    return finder.flow
+    return finder.tape.flow(finder.rows)
 
 
 class _Finder:
@@ -132,7 +118,7 @@ class _Finder:
                 self.own_trips.setdefault(id(one[0]), deque()).append(int(one[1]))
             else:
                 self.trips.append(int(one))
-        self.flow = Flow([], [], [], [], [0], [], {})
+        self.tape, self.rows = Tape(), []
         self.bank_bits: dict[Any, int] = {}
         self.shapes = Shapes()
         self.plans: dict[Any, _Plan] = {}
@@ -141,6 +127,7 @@ class _Finder:
         self.registers: dict[int, Record] = {}
         self.latest: dict[int, int] = {}  # by id of an instruction that others name in `after`
         self.branch, self.passed = [-1] * _N, [-1] * (queue_number(_N, 0))
+        self.latest_dma = [-1] * queue_number(_N, 0)
         self.position = 0
         self.edges: list[int] = []
         self.engines: dict[int, dict[int, int]] = {}  # by id of a loop, see `loop_engines`
@@ -169,9 +156,9 @@ class _Finder:
         if row.meets:
             # What the cores meet over may have been written by the other one meanwhile.
             writes += [n for n in reads if form.given[n] and form.given[n].space == "hbm"]
-        self.flow.rows.append(row)
+        self.rows.append(row)
         made = _Plan(
-            len(self.flow.rows) - 1,
+            len(self.rows) - 1,
             row.stream,
             *(tuple(x) for x in (reads, writes, inward, outward)),
             row.banks,
@@ -193,8 +180,8 @@ class _Finder:
                 engines.add(engine_of(plan.stream))
         found = {}
         for engine in sorted(engines):
-            found[engine] = len(self.flow.rows)
-            self.flow.rows.append(branch_row(engine, self.chip))
+            found[engine] = len(self.rows)
+            self.rows.append(branch_row(engine, self.chip))
         self.engines[id(loop)] = found
         return found
 
@@ -210,15 +197,24 @@ class _Finder:
 
     def repeat(self, loop: Loop) -> None:
         """Every iteration of a loop; a loop that does not run still has its positions."""
-        begin = self.position
-        engines = self.loop_engines(loop)
-        for _ in range(self.trip_count(loop)):
+        begin, left = self.position, self.trip_count(loop)
+        engines, steady = self.loop_engines(loop), Steady(self, loop.body, left)
+        while left:
             self.position = begin
+            steady.before()
             for engine, row in engines.items():
-                self.branch[engine] = len(self.flow.instances)
+                self.edges = self.issued_since(engine)
+                self.branch[engine] = self.tape.count
                 self.append(loop, -1, row)
             self.walk(loop.body)
+            left -= 1 + steady.skipped(left - 1)
         self.position = begin + _length(loop.body)
+
+    def issued_since(self, engine: int) -> list[int]:
+        """Waits of an engine's branch until it has issued its DMAs since the branch before."""
+        queues = (queue_number(engine, queue) for queue in range(len(QUEUES)))
+        latest = [self.latest_dma[queue] for queue in queues]
+        return [4 * number + ISSUED for number in latest if number > self.branch[engine]]
 
     def trip_count(self, loop: Loop) -> int:
         """How often the loop runs this time."""
@@ -236,23 +232,18 @@ class _Finder:
 
     def append(self, what, position: int, row: int) -> None:
         """Close the instance whose waits are in `edges`."""
-        flow = self.flow
-        flow.instances.append(what)
-        flow.position.append(position)
-        flow.row.append(row)
+        self.tape.append(what, position, row, self.edges)
         if self.edges:
-            flow.dep.extend(self.edges)
-            self.edges.clear()
-        flow.dep_start.append(len(flow.dep))
+            self.edges = []
 
     def instance(self, one: Instruction) -> None:
         """One instruction happens once more: find its waits, then record its accesses."""
         form, operands = one.form, one.operands
         plan = self.plans.get(form) or self.plan(form)
         row, stream, reads, writes, inward, outward, banks = plan
-        number = len(self.flow.instances)
+        number = self.tape.count
         if banks:
-            self.flow.banks[number] = self.banks_of(operands)
+            self.tape.banks(number, self.banks_of(operands))
         for n in reads:
             view = operands[n]
             if type(view) is View:
@@ -267,8 +258,9 @@ class _Finder:
             self.wait_explicitly(one, number, stream)
         if stream >= _N:
             self.behind_branch(stream)
-        if len(self.edges) > 2:
-            self.edges[:] = self.pruned(self.edges)
+            self.latest_dma[stream] = number
+        if len(self.edges) > 1:
+            self.edges = self.pruned(self.edges)
         self.append(one, self.position, row)
         self.position += 1
 
@@ -311,11 +303,12 @@ class _Finder:
 
     def pruned(self, edges: list[int]) -> list[int]:
         """One wait for each engine and kind: its results become visible in order."""
-        rows, row = self.flow.rows, self.flow.row
+        if len(edges) == 2:
+            return edges if edges[0] <= edges[1] else edges[::-1]
         best: dict[tuple[int, int], int] = {}
         for code in edges:
             producer = code >> 2
-            stream = rows[row[producer]].stream
+            stream = self.rows[self.tape.row_of(producer)].stream
             key = (stream if stream < _N else _N + producer, code & 3)
             if code > best.get(key, -1):
                 best[key] = code
@@ -425,7 +418,7 @@ class _Finder:
         for other in one.after:
             producer = self.latest[id(other)]
             if producer >= 0:
-                same = self.flow.rows[self.flow.row[producer]].stream == stream
+                same = self.rows[self.tape.row_of(producer)].stream == stream
                 self.edges.append(4 * producer + (OWN if same and stream < _N else SEEN))
         if id(one) in self.latest:
             self.latest[id(one)] = number

@@ -2,35 +2,38 @@
 
 import numpy as np
 
-from opentrn.sim.depend import Flow
 from opentrn.sim.rows import Row
-from opentrn.sim.timing import ENGINES, PORTS, Columns
+from opentrn.sim.tape import Flow
+from opentrn.sim.timing import ENGINES, PORTS, TICK, Columns
 
 SCALAR = ENGINES.index("scalar")
 WHOLE_ARRAY = 0xFFFF
 
 
 def columns_of(flow: Flow, chip) -> Columns:
-    """The columns of a flow, as NumPy arrays."""
-    row = np.asarray(flow.row, np.int64)
+    """The columns of a flow, as NumPy arrays; times in whole ticks (`timing.TICK`)."""
+    row = flow.row
     table = dict(zip(Row._fields, zip(*flow.rows, strict=True), strict=True)) if flow.rows else {}
     found = {}
     for name in Columns._fields:
-        if name in table:
-            kind = np.int64 if type(table[name][0]) is int else np.float64
-            found[name] = np.asarray(table[name], kind)[row]
-        else:
+        if name not in table:
             found[name] = np.zeros(len(row), np.int64 if name in ("ports", "cells") else float)
-    if flow.banks:
-        users = np.fromiter(flow.banks.keys(), np.int64, len(flow.banks))
-        found["ports"][users] |= np.fromiter(flow.banks.values(), np.int64, len(flow.banks))
+        elif type(table[name][0]) is int:
+            found[name] = np.asarray(table[name], np.int64)[row]
+        else:
+            found[name] = in_ticks(table[name])[row]
+    found["ports"][flow.bank_at] |= flow.bank_bits
     contested(found["ports"], found["stream"])
     if not ((found["cells"] != 0) & (found["cells"] != WHOLE_ARRAY)).any():
         found["cells"][:] = 0  # nobody uses less than the whole array
-    found["setup"] = table_loads(flow, row, chip)
-    found["dep_start"] = np.asarray(flow.dep_start, np.int64)
-    found["dep"] = np.asarray(flow.dep, np.int64)
+    found["setup"] = in_ticks(table_loads(flow, row, chip))
+    found["dep_start"], found["dep"] = flow.dep_start, flow.dep
     return Columns(**found)
+
+
+def in_ticks(times) -> np.ndarray:
+    """Times (ns) as whole multiples of a tick."""
+    return np.round(np.asarray(times, float) / TICK) * TICK
 
 
 def contested(ports: np.ndarray, stream: np.ndarray) -> None:
@@ -58,4 +61,4 @@ def table_loads(flow: Flow, row: np.ndarray, chip) -> np.ndarray:
     return loads
 
 
-__all__ = ["columns_of"]
+__all__ = ["columns_of", "in_ticks"]

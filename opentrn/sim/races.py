@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 
 from opentrn.base import declare
 from opentrn.isa import Buffer, Instruction, Program, View
-from opentrn.sim.depend import Flow, dependencies
+from opentrn.sim.depend import dependencies
 from opentrn.sim.place import Placement, Slot, place
 from opentrn.sim.strict import Finding
+from opentrn.sim.tape import Flow
 from opentrn.sim.timing import ENGINES, is_queue
 
 declare(

@@ -58,7 +58,7 @@ def row_of(form: Any, chip) -> Row:
 def branch_row(engine: int, chip) -> Row:
     """One iteration's branch of a device loop on an engine."""
     fact = chip.fact("launch.loop")
-    return _plain(engine, fact.value * 1e9, 0.0, fact.grade)
+    return _plain(engine, fact.value * 1e9, 0.0, fact.grade, share=0.0)
 
 
 def _plain(stream: int, busy: float, latency: float, grade: str, **more) -> Row:

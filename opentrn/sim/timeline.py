@@ -5,17 +5,20 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from opentrn.base import Trace, UsageError, declare
 from opentrn.isa import Instruction, Loop, Program
-from opentrn.sim import timing
-from opentrn.sim.depend import Flow, dependencies
-from opentrn.sim.flatten import columns_of
+from opentrn.sim import repeats, timing
+from opentrn.sim.depend import dependencies
+from opentrn.sim.flatten import columns_of, in_ticks
 from opentrn.sim.order import reordered
 from opentrn.sim.place import Placement, place
+from opentrn.sim.tape import Flow
 from opentrn.sim.timing import ENGINES, REASONS, Columns, Rates, Schedule
 
 declare(
@@ -41,15 +44,20 @@ _KEPT = 4
 _PREPARED: "OrderedDict[tuple, Prepared]" = OrderedDict()
 
 
-class Prepared(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Prepared:
     """A program made ready for the clock: everything that does not depend on how it is run."""
 
     program: Program
     chip: Any
     placement: Placement
     flow: Flow
-    columns: Columns
     rates: Rates
+
+    @cached_property
+    def columns(self) -> Columns:
+        """The flow as numbers, every turn of every loop."""
+        return columns_of(self.flow, self.chip)
 
 
 class Step(NamedTuple):
@@ -68,13 +76,16 @@ class Step(NamedTuple):
 def rates_of(chip) -> Rates:
     """The rates of `chip` that the schedule needs."""
     tensor = chip.tensor
+    issue = tensor.min_cycles / tensor.clock
+    seconds = (chip.semaphore.wait, tensor.warmup, issue, chip.dma.stagger)
+    semaphore, window, issue, stagger = in_ticks([1e9 * x for x in seconds]).tolist()
     return Rates(
-        semaphore_ns=chip.semaphore.wait * 1e9,
-        window_ns=tensor.warmup * 1e9,
+        semaphore_ns=semaphore,
+        window_ns=window,
         warm_share=float(tensor.warm_share),
         cold_rate=float(tensor.cold_rate),
-        issue_ns=tensor.min_cycles / tensor.clock * 1e9,
-        stagger_ns=chip.dma.stagger * 1e9,
+        issue_ns=issue,
+        stagger_ns=stagger,
         dma_engines=int(chip.dma.engines),
     )
 
@@ -93,7 +104,7 @@ def prepare(program: Program, chip, trips: Any = None) -> Prepared:
     with _collector_paused():
         placement = place(program, chip)
         flow = dependencies(program, placement, chip, counts)
-    made = Prepared(program, chip, placement, flow, columns_of(flow, chip), rates_of(chip))
+    made = Prepared(program, chip, placement, flow, rates_of(chip))
     _PREPARED[key] = made
     while len(_PREPARED) > _KEPT:
         _PREPARED.popitem(last=False)
@@ -138,7 +149,18 @@ def timeline(
     if order not in ORDERS:
         raise UsageError(f"order={order!r} is not one of {', '.join(ORDERS)}", code="sim.order")
     ready = prepare(reordered(program, chip) if order == "list" else program, chip, trips)
-    return Timeline(ready, scheduled(ready.columns, ready.rates, fast))
+    return Timeline(ready, alone(ready, fast))
+
+
+def alone(ready: Prepared, fast: bool | None) -> Schedule | repeats.Prolonged:
+    """The schedule of one core by itself; long repetitions are timed until they are steady."""
+
+    def run(flow: Flow) -> Schedule:
+        return scheduled(columns_of(flow, ready.chip), ready.rates, fast)
+
+    if not ready.flow.repeats:
+        return scheduled(ready.columns, ready.rates, fast)
+    return repeats.schedule(ready.flow, ready.rates, run)
 
 
 def scheduled(columns: Columns, rates: Rates, fast: bool | None) -> Schedule:
@@ -171,15 +193,38 @@ class Timeline:
     is.  `placement` says where the tiles lie.
     """
 
-    def __init__(self, prepared: Prepared, schedule: Schedule):
+    def __init__(self, prepared: Prepared, schedule: Schedule | repeats.Prolonged):
         self.program, self.chip = prepared.program, prepared.chip
-        self.placement, self.columns = prepared.placement, prepared.columns
+        self.placement, self._prepared = prepared.placement, prepared
         self.schedule, self._flow, self._rates = schedule, prepared.flow, prepared.rates
-        self.instructions = prepared.flow.instances
-        self.start, self.end, self.visible = schedule.start, schedule.end, schedule.visible
 
     def __len__(self) -> int:
-        return len(self.instructions)
+        return len(self._flow)
+
+    @property
+    def instructions(self) -> list:
+        """What was executed."""
+        return self._flow.instances
+
+    @property
+    def start(self) -> np.ndarray:
+        """When each begins, ns."""
+        return self.schedule.start
+
+    @property
+    def end(self) -> np.ndarray:
+        """When its engine, or the transfer, is done with it, ns."""
+        return self.schedule.end
+
+    @property
+    def visible(self) -> np.ndarray:
+        """When others can see the result, ns."""
+        return self.schedule.visible
+
+    @property
+    def columns(self) -> Columns:
+        """What the clock was told of every instruction."""
+        return self._prepared.columns
 
     @property
     def total_ns(self) -> float:
@@ -279,7 +324,7 @@ class Timeline:
         s, flow, facts = self.schedule, self._flow, {}
         tracks, streams = _tracks(self.columns), self.columns.stream.tolist()
         busy, waits = self.columns.busy.tolist(), self._waits().tolist()
-        columns = [column.tolist() for column in s]
+        columns = [getattr(s, name).tolist() for name in Schedule._fields]
         for index, (start, end, done, issue, _, binding, reason) in enumerate(
             zip(*columns, strict=True)
         ):
@@ -353,7 +398,7 @@ class Timeline:
         first: dict[int, float] = {}
         last: dict[int, float] = {}
         starts, ends = self.start.tolist(), self.end.tolist()
-        for index, position in enumerate(self._flow.position):
+        for index, position in enumerate(self._flow.position.tolist()):
             first.setdefault(position, starts[index])
             last[position] = ends[index]
         return first, last

@@ -7,7 +7,8 @@ Several cores of one launch have their own streams, ports and DMA engines; HBM i
 
 * An instruction is ready when every dependence is satisfied: the producer's result is visible
   (its end plus its latency; results of one engine become visible in order), or, where it only
-  overwrites what another reads, that reader has ended; and `semaphore_ns` have passed since.
+  overwrites what another reads, that reader has ended; and `semaphore_ns` have passed since.  The
+  branch of a device loop only waits until its engine has issued the transfers before it.
 * An engine runs one instruction at a time, for `busy`.  `background` (the stationary load of the
   Tensor Engine) comes first but may run beside the multiply before it, never two ahead.  `setup`
   (loading coefficients of another activation function) needs the engine, but no dependence.
@@ -21,9 +22,11 @@ Several cores of one launch have their own streams, ports and DMA engines; HBM i
 * The current limiter of the Tensor Engine works in windows of `window_ns`, counted from the start.
   A window in which it did full-speed work of at least `warm_share` of the window (each multiply
   counts with its `share`) is followed by one at full speed, any other by one at `cold_rate`.
+  What does not use the array (`share` 0) is not slowed.
 
 Claims on what streams share are made in order of (time, priority, program order), which makes the
-schedule deterministic.  `timing_fast` is the same in compiled code, equal bit by bit.
+schedule deterministic.  Durations are whole ticks of 2^-20 ns, so that sums are exact and the same
+wherever in time they happen.  `timing_fast` is the same in compiled code, equal bit by bit.
 """
 
 import heapq
@@ -38,12 +41,15 @@ QUEUES = ("load", "store", "move")
 STREAMS = len(ENGINES) * (1 + len(QUEUES))
 """Streams of one core; core c has numbers c * STREAMS and on."""
 
+TICK = 2.0**-20
+"""Times are multiples of this many ns: sums are exact up to 2^33 ns, or 8.6 s."""
+
 TENSOR = 0
 PORTS = 9  # ports that engines of one core share
 CELLS = 4  # the PE array counts as CELLS x CELLS cells
 
 # Kinds of dependence, the low bits of a code `4 * producer + kind`.
-SEEN, FREED, OWN = 0, 1, 2
+SEEN, FREED, OWN, ISSUED = 0, 1, 2, 3
 # What an instruction waited for last.
 REASONS = ("", "engine", "data", "semaphore", "dma", "queue", "hbm", "port", "core")
 NOTHING, ENGINE, DATA, SEMAPHORE, DMA, QUEUE, HBM, PORT, CORE = range(len(REASONS))
@@ -54,7 +60,8 @@ class Columns(NamedTuple):
 
     Times are in ns.  `dep[dep_start[i]:dep_start[i + 1]]` are the dependences of row i as
     `4 * producer + kind`: SEEN waits for a result, FREED for the end of a read, OWN for a result
-    on the same engine.  `cells` is 0 where the whole PE array is used and nobody uses less.
+    on the same engine, ISSUED until the engine has issued a transfer.  `cells` is 0 where the whole
+    PE array is used and nobody uses less.
     """
 
     stream: list
@@ -169,7 +176,8 @@ class _Run:
         vars(self).update(self.result._asdict())
         # When a dependence of each kind is satisfied; -1 while not known.
         seen = [-1.0] * n
-        self.times = (seen, [-1.0] * n, seen)  # OWN differs from SEEN only in what is told
+        # OWN differs from SEEN only in what is told.
+        self.times = (seen, [-1.0] * n, seen, [-1.0] * n)
         self.waiting: list = [None] * n
         self.order: list = [[] for _ in range(streams)]
         for row, stream in enumerate(c.stream):
@@ -290,7 +298,7 @@ class _Run:
             self.blame(row, engine, arrival)
         if self.ports[row]:
             begin = self.through_ports(row, engine, begin)
-        if engine % STREAMS == TENSOR and self.limited:
+        if engine % STREAMS == TENSOR and self.limited and self.share[row]:
             end = self.limited_end(engine // STREAMS, begin, self.busy[row], self.share[row])
         else:
             end = begin + self.busy[row]
@@ -381,7 +389,9 @@ class _Run:
         elif cause >= 0:
             producer = cause >> 2
             self.binding[row] = producer
-            if self.queue[self.stream[producer]]:
+            if cause & 3 == ISSUED:
+                self.reason[row] = ENGINE
+            elif self.queue[self.stream[producer]]:
                 self.reason[row] = DMA
             else:
                 self.reason[row] = DATA if cause & 3 == OWN else SEMAPHORE
@@ -399,6 +409,8 @@ class _Run:
         self.free[engine], self.holder[engine] = end, row
         self.last_start[stream], self.last_row[stream] = begin, row
         self.scan[stream] = -1
+        self.times[ISSUED][row] = end
+        self.wake(row)
         heapq.heappush(self.heap, (end + self.lead[row], 0, row))
 
     def transfer(self, row: int, arrival: float) -> None:
@@ -441,9 +453,14 @@ class _Run:
 
     def settle(self, row: int, visible: float, freed: float) -> None:
         """Give the row's dependences their times and wake the streams that waited for it."""
-        seen, frees, _ = self.times
-        seen[row] = visible + self.semaphore
-        frees[row] = freed + self.semaphore
+        times = self.times
+        times[SEEN][row] = visible + self.semaphore
+        times[FREED][row] = freed + self.semaphore
+        self.wake(row)
+
+    def wake(self, row: int) -> None:
+        """Something more is known of the row: the streams that waited for it look again."""
         waiting = self.waiting[row]
         if waiting is not None:
+            self.waiting[row] = None
             self.awake += waiting

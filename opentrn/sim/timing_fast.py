@@ -16,6 +16,7 @@ from opentrn.sim.timing import (
     ENGINE,
     FREED,
     HBM,
+    ISSUED,
     NOTHING,
     OWN,
     PORT,
@@ -43,7 +44,7 @@ def _record(floats: str, ints: str) -> np.dtype:
 # satisfied (-1: unknown), and the first stream that waits for it.
 _ROW = _record(
     "busy latency background setup lead move finish hbm share "
-    "start end visible issue since seen freed",
+    "start end visible issue since seen freed issued",
     "stream first count ports cells dep_start dep_stop binding reason waiting",
 )
 # One stream, and of the first five of a core also the engine's state.
@@ -72,7 +73,7 @@ def schedule(columns: Columns, rates: Rates) -> Schedule:
             rows[name] = column
     starts = np.asarray(columns.dep_start, np.int64)
     rows["dep_start"], rows["dep_stop"] = starts[:-1], starts[1:]
-    for name in ("seen", "freed", "binding", "waiting"):
+    for name in ("seen", "freed", "issued", "binding", "waiting"):
         rows[name] = -1
     dep = np.asarray(columns.dep, np.int64)
     streams = _fresh_streams(rows["stream"], rates.cores)
@@ -212,7 +213,7 @@ def _satisfied(dep, rows, s, stream, r):
     while k < r.dep_stop:
         code = dep[k]
         producer = rows[code >> 2]
-        time = producer.freed if code & 3 == FREED else producer.seen
+        time = _known(producer, code & 3)
         if time < 0.0:
             s.next_waiting = producer.waiting
             producer.waiting = stream
@@ -222,6 +223,13 @@ def _satisfied(dep, rows, s, stream, r):
         k += 1
     s.scan, s.ready, s.cause = k, ready, cause
     return k == r.dep_stop
+
+
+@_compiled
+def _known(producer, kind):
+    if kind == ISSUED:
+        return producer.issued
+    return producer.freed if kind == FREED else producer.seen
 
 
 @_compiled
@@ -256,7 +264,7 @@ def _begin(state, w, row, engine, arrival):
         _blame(rows, streams, s, r)
     if r.ports > 0:
         begin = _through_ports(state, r, core, begin)
-    if engine % STREAMS == TENSOR and w.cold_rate < 1.0:
+    if engine % STREAMS == TENSOR and w.cold_rate < 1.0 and r.share > 0.0:
         end = _limited_end(core, w, begin, r.busy, r.share)
     else:
         end = begin + r.busy
@@ -344,7 +352,9 @@ def _blame(rows, streams, s, r):
         r.binding, r.reason = s.last_row, ENGINE
     elif s.cause >= 0:
         r.binding = s.cause >> 2
-        if streams[rows[s.cause >> 2].stream].queue == 1:
+        if s.cause & 3 == ISSUED:
+            r.reason = ENGINE
+        elif streams[rows[s.cause >> 2].stream].queue == 1:
             r.reason = DMA
         else:
             r.reason = DATA if s.cause & 3 == OWN else SEMAPHORE
@@ -366,6 +376,8 @@ def _trigger(state, w, row, stream, arrival):
     e.free, e.holder = end, row
     s.last_start, s.last_row = begin, row
     s.scan = -1
+    r.issued = end
+    _wake_waiting(state, w, r)
     _push(state[6], w, end + r.lead, row)
 
 
@@ -409,9 +421,15 @@ def _through_hbm(w, r, row, arrival, end):
 
 @_compiled
 def _settle(state, w, r, visible, freed):
-    streams, awake = state[3], state[7]
     r.seen, r.freed = visible + w.semaphore_ns, freed + w.semaphore_ns
+    _wake_waiting(state, w, r)
+
+
+@_compiled
+def _wake_waiting(state, w, r):
+    streams, awake = state[3], state[7]
     stream = r.waiting
+    r.waiting = -1
     while stream >= 0:
         _wake(awake, w, stream)
         stream = streams[stream].next_waiting

@@ -11,7 +11,7 @@ import numpy as np
 
 from opentrn.base import OrderError, UsageError, declare
 from opentrn.isa import Program
-from opentrn.sim.timeline import Prepared, Timeline, prepare, scheduled
+from opentrn.sim.timeline import Prepared, Timeline, alone, prepare, scheduled
 from opentrn.sim.timing import CORE, SEEN, STREAMS, Columns, Schedule
 
 declare(
@@ -51,7 +51,7 @@ def timeline_together(
     counts = trips if trips is not None else (None,) * len(programs)
     ready = [prepare(one, chip, found) for one, found in zip(programs, counts, strict=True)]
     if len(ready) == 1:
-        return (Timeline(ready[0], scheduled(ready[0].columns, ready[0].rates, fast)),)
+        return (Timeline(ready[0], alone(ready[0], fast)),)
     parts = [stretched(one) for one in ready]
     columns, bases = joined(parts, ready)
     found = scheduled(columns, ready[0].rates._replace(cores=len(ready)), fast)
@@ -65,7 +65,7 @@ def timeline_together(
 def stretched(ready: Prepared) -> Stretched:
     """One core's columns with a row for the arrival at each meeting, before the meeting's."""
     c, flow = ready.columns, ready.flow
-    meets = np.asarray([row.meets for row in flow.rows], bool)[np.asarray(flow.row, np.int64)]
+    meets = np.asarray([row.meets for row in flow.rows], bool)[flow.row]
     at = np.flatnonzero(meets)
     place = np.arange(len(meets)) + np.cumsum(meets)
     found = {name: np.insert(getattr(c, name), at, getattr(c, name)[at]) for name in c._fields[:-2]}

@@ -115,7 +115,7 @@ def test_a_tile_of_a_loop_takes_its_bytes_back_in_each_iteration():
     core = SimpleNamespace(sbuf_usable=128, sbuf_alignment=4, psum_banks=8, psum_bank=2048,
                            psum_alignment=4, sbuf_partition=128, psum_partition=16384)  # fmt: skip
     flow = dependencies(program, place(program, SimpleNamespace(core=core, name="small")), TRN2)
-    assert flow.position == [-1, -1, -1, 0, 1, 2, 3] * 2
+    assert flow.position.tolist() == [-1, -1, -1, 0, 1, 2, 3] * 2
     # The second memset of a waits for the store that reads b (which waited for b's memset).
     assert waits(flow)[7 + 3] == [(6, FREED)]
 
@@ -198,7 +198,7 @@ def test_a_static_loop_is_unrolled_by_its_bounds():
     program, _ = looped(start=2, stop=8, step=3)
     flow = flow_of(program)
     # Each iteration: one branch for each engine that takes part (vector, sync), load, copy.
-    assert flow.position == [-1, -1, 0, 1] * 2
+    assert flow.position.tolist() == [-1, -1, 0, 1] * 2
     found = waits(flow)
     branch = {2: 1, 6: 5}
     assert [found[n] for n in (2, 3)] == [[(branch[2], OWN)], [(2, SEEN)]]
