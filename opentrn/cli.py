@@ -271,6 +271,7 @@ def analyze(target: str, dtype: str, train: bool, json: bool, model: str) -> Non
 main.command("profile", context_settings={"ignore_unknown_options": True})(commands.profile)
 main.command("plan")(commands.plan)
 main.command("compare")(commands.compare)
+main.command("simulate")(commands.simulate)
 main.command(
     "nccom-test", context_settings={"ignore_unknown_options": True, "help_option_names": []}
 )(commands.nccom_test)

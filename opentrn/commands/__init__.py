@@ -1,7 +1,8 @@
 """Commands of `opentrn` that are more than a call of one room."""
 
+from opentrn.commands.cluster import simulate
 from opentrn.commands.nccom import claims, nccom_test
 from opentrn.commands.plan import compare, plan
 from opentrn.commands.profile import profile
 
-__all__ = ["claims", "compare", "nccom_test", "plan", "profile"]
+__all__ = ["claims", "compare", "nccom_test", "plan", "profile", "simulate"]

@@ -27,7 +27,7 @@ class Duration(click.ParamType):
         return seconds
 
 
-_DEGREES = ("tp", "cp", "pp", "dp", "ep", "micro_batch", "chunks", "zero", "recompute")
+DEGREES = ("tp", "cp", "pp", "dp", "ep", "micro_batch", "chunks", "zero", "recompute")
 
 _job = (
     click.option("--tokens", type=float, help="Tokens of the whole training run: 15e12."),
@@ -57,7 +57,7 @@ def _options(names: tuple[str, ...], given: dict[str, Any]) -> dict[str, Any]:
     return {renamed.get(name, name): given[name] for name in names}
 
 
-def _all(options: tuple) -> Any:
+def listed(options: tuple) -> Any:
     """Several options as one decorator."""
 
     def decorate(function: Any) -> Any:
@@ -74,7 +74,7 @@ def _all(options: tuple) -> Any:
 @click.option("--on", "target", default="trn2.48xlarge", show_default=True, metavar="MACHINE",
               help="Instance, UltraServer, or a system such as p5, tpu-v5p.")  # fmt: skip
 @click.option("--count", default=1, show_default=True, help="How many of them.")
-@_all(_job)
+@listed(_job)
 @click.option("--context", type=click.IntRange(1), default=8192, show_default=True,
               help="Cached tokens, with --fit.")  # fmt: skip
 @click.option("--tp", type=int, help="Tensor parallelism.")
@@ -102,7 +102,7 @@ def plan(model: str, kind: str, target: str, count: int, json: bool, **given: An
     from opentrn.plan import Limits, fits, plan_serving
     from opentrn.plan import plan as plan_training
 
-    wanted = {name: given[name] for name in _DEGREES if given[name] is not None}
+    wanted = {name: given[name] for name in DEGREES if given[name] is not None}
     if kind == "fit":
         found: Any = fits(model, target, context=given["context"], lnc=given["lnc"],
                           weight_bytes=given["weight_bytes"], tp=given["tp"])  # fmt: skip
@@ -120,7 +120,7 @@ def plan(model: str, kind: str, target: str, count: int, json: bool, **given: An
 @click.option("--job", "model", required=True, metavar="MODEL", help="A model, or a config.json.")
 @click.option("--serve", is_flag=True, help="Compare serving instead of training.")
 @click.option("--chips", default=64, show_default=True, help="At least so many chips of each.")
-@_all(_job)
+@listed(_job)
 @click.option("--json", is_flag=True, help="Print JSON, for programs.")
 @click.argument("machines", nargs=-1, required=True)
 def compare(

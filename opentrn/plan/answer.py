@@ -104,7 +104,7 @@ class Plans:
     `searched` counts the splits: legal ones, those that fit, those passed over because a lower
     bound of theirs is slower than a plan already found. `gap` is how much faster than the best
     an unseen plan could be at most; 0, since nothing else is left out. `assumptions` say what was
-    not asked.
+    not asked; `step_tokens` are the tokens of one training step.
     """
 
     plans: tuple[Plan, ...]
@@ -113,6 +113,7 @@ class Plans:
     gap: float
     assumptions: tuple[str, ...]
     legal: Mapping[str, tuple[int, ...]]
+    step_tokens: int = 0
 
     def __len__(self) -> int:
         return len(self.plans)

@@ -288,6 +288,7 @@ def plan(
         gap=0.0,
         assumptions=(*assumed, *best_notes(best, price)),
         legal={"tp": legal.legal_tp, "pp": legal.pp, "cp": legal.cp, "ep": legal.ep},
+        step_tokens=job.batch * job.sequence,
     )  # fmt: skip
 
 

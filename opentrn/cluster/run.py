@@ -1,0 +1,100 @@
+"""What a simulated training run was: goodput, where the time went, and what happened when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from opentrn.base import Trace, seconds_text
+from opentrn.cluster.job import Job, expected_goodput, mean_time_between
+from opentrn.cluster.world import World
+
+PARTS = (
+    "useful", "jitter", "slow", "checkpoint", "lost", "detect", "wait", "replace", "restart",
+)  # fmt: skip
+"""Where time goes: steps that count; waits for late and for slow machines within them; standing for
+checkpoints; work done in vain; noticing a fault; no spare machine; replacing; restart and load."""
+
+DAY = 86400.0
+
+
+@dataclass(frozen=True)
+class Run:
+    """A simulated training run of `seconds` on a world.
+
+    `parts` are seconds by PARTS and add up to `seconds`; `steps` are those that count. `faults`
+    counts faults that struck the job by kind, `counts` checkpoints, restarts and swaps of slow
+    machines. `spans` are (begin, end, name) in seconds, in order.
+    """
+
+    world: World
+    job: Job
+    seconds: float
+    steps: float
+    parts: Mapping[str, float]
+    faults: Mapping[str, int]
+    counts: Mapping[str, int]
+    spans: tuple[tuple[float, float, str], ...]
+    interval_s: float
+    write_s: float
+
+    @property
+    def goodput(self) -> float:
+        """The share of time that steps at full speed took, of those that count."""
+        return self.parts["useful"] / self.seconds
+
+    @property
+    def finished(self) -> bool:
+        """Whether all steps of the job are done."""
+        return self.steps >= self.job.steps - 1e-6
+
+    @property
+    def tokens(self) -> float:
+        """Tokens of the steps that count."""
+        return self.steps * self.job.step_tokens
+
+    def json(self) -> dict[str, Any]:
+        """As the command prints it with --json."""
+        return {
+            "goodput": self.goodput, "goodput_closed_form": expected_goodput(self.job, self.world),
+            "seconds": self.seconds, "days": self.seconds / DAY, "steps": self.steps,
+            "tokens": self.tokens, "finished": self.finished, "parts": dict(self.parts),
+            "faults": dict(self.faults), "counts": dict(self.counts),
+            "checkpoint": {"every_s": self.interval_s, "stall_s": self.job.stall_s(self.world),
+                           "write_s": self.write_s, "bytes": self.job.checkpoint_bytes},
+            "mean_time_between_faults_s": mean_time_between(self.job, self.world),
+            "machine": self.world.where.name, "machines": self.job.machines,
+            "spares": self.world.machines - self.job.machines, "chips": self.world.chips,
+            "seed": self.world.seed,
+        }  # fmt: skip
+
+    def trace(self) -> Trace:
+        """The run as a trace of one track, for `profiler`: nanoseconds from its begin."""
+        found = Trace({"target": self.world.where.name, "program": "training"})
+        begin = self.world.now
+        for start, end, name in self.spans:
+            found.add("job", name, (start - begin) * 1e9, (end - begin) * 1e9, grade="assumed")
+        return found
+
+    def __str__(self) -> str:
+        job, world = self.job, self.world
+        spare = world.machines - job.machines
+        stall, between = job.stall_s(world), mean_time_between(job, world)
+        lines = [
+            f"{job.machines:,} x {world.where.name} and {spare:,} spare, {world.chips:,} chips: "
+            f"{self.seconds / DAY:,.2f} days, goodput {self.goodput:.1%} "
+            f"(closed form without slow machines and lack of spares: "
+            f"{expected_goodput(job, world):.1%})",
+            f"{self.steps:,.0f} steps of {seconds_text(job.step_s)}"
+            + (f", {self.tokens:.3g} tokens" if job.step_tokens else ""),
+            f"checkpoint every {seconds_text(self.interval_s)}: the job stands "
+            f"{seconds_text(stall)}, written after {seconds_text(self.write_s)}",
+            f"a fault stops the job every {seconds_text(between)} on average",
+        ]
+        shares = [f"{n} {s / self.seconds:.2%}" for n, s in self.parts.items() if s > 0]
+        lines.append("time: " + ", ".join(shares))
+        struck = [f"{n} {c:,}" for n, c in sorted(self.faults.items(), key=lambda r: -r[1])]
+        lines.append("faults: " + (", ".join(struck) or "none"))
+        lines.append(", ".join(f"{n} {c:,}" for n, c in self.counts.items()))
+        return "\n".join(lines)

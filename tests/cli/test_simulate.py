@@ -1,0 +1,50 @@
+"""`opentrn simulate` as users call it."""
+
+import json
+
+import pytest
+
+
+def test_a_training_run_in_simulated_time(opentrn):
+    arguments = ("simulate", "llama-3.1-70b", "--count", "64", "--spares", "2", "--time", "30d")
+    done = opentrn(*arguments, "--json", "--runs", "2")
+    assert done.status == 0, done.err
+    found = json.loads(done.out)
+    first, second = found["runs"]
+    assert (first["seed"], second["seed"]) == (0, 1)
+    assert first["parts"] != second["parts"]
+    for run in (first, second):
+        assert sum(run["parts"].values()) == pytest.approx(30 * 86400)
+        # 1,024 chips: a fault about every two days, so most of the time is useful.
+        assert 0.95 < run["goodput"] < 1
+        assert run["goodput"] == pytest.approx(run["goodput_closed_form"], abs=0.02)
+        assert run["tokens"] == pytest.approx(run["steps"] * 512 * 8192)
+        assert run["chips"] == 66 * 16
+    done = opentrn(*arguments)
+    assert f"goodput {first['goodput']:.1%}" in done.out
+    assert "rates of faults as of GPUs" in done.out
+
+
+def test_the_run_of_given_tokens_ends_with_them(opentrn):
+    done = opentrn("simulate", "llama-3.1-8b", "--count", "8", "--tokens", "1e10", "--json",
+                   "--mtbf", "chip=1000", "--set", "restart=60", "--checkpoint", "10m")  # fmt: skip
+    (run,) = json.loads(done.out)["runs"]
+    assert run["finished"]
+    assert run["tokens"] == pytest.approx(1e10)
+    # 128 chips at 1,000 h each, and little else: a fault every 7 to 8 hours.
+    assert 7 * 3600 < run["mean_time_between_faults_s"] < 1000 / 128 * 3600
+    assert run["checkpoint"]["every_s"] == pytest.approx(600, rel=0.05)
+
+
+def test_refusals(opentrn):
+    for arguments, words, status in (
+        (("llama-3.1-8b",), "cluster.job", 2),
+        (("llama-3.1-8b", "--time", "1d", "--mtbf", "chips=3"), "cluster.fault", 1),
+        (("llama-3.1-8b", "--time", "1d", "--mtbf", "chip"), "NAME=NUMBER", 2),
+        (("llama-3.1-8b", "--time", "1d", "--set", "write=0"), "cluster.setting", 2),
+        (("llama-3.1-8b", "--time", "0d"), "no time", 2),
+        (("llama-3.1-405b", "--time", "1d"), "plan.memory", 1),
+    ):
+        done = opentrn("simulate", *arguments)
+        assert (done.status, words in done.err) == (status, True), (arguments, done.err)
+        assert "Traceback" not in done.err
