@@ -67,5 +67,14 @@ class Buffer:
         """Number of partitions the buffer spans on chip; 1 in HBM."""
         return self.shape[0] if self.on_chip else 1
 
+    def overlaps(self, other: "Buffer") -> bool:
+        """Whether both lie at explicit addresses of one on-chip memory and share a byte."""
+        if self.space != other.space or self.address is None or other.address is None:
+            return False
+        rows = self.partition < other.partition + other.partitions
+        rows = rows and other.partition < self.partition + self.partitions
+        last, end = self.address + self.partition_bytes, other.address + other.partition_bytes
+        return rows and self.address < end and other.address < last
+
     def __repr__(self) -> str:
         return f"Buffer({self.id}, {self.space} {self.name or '?'}{list(self.shape)} {self.dtype})"

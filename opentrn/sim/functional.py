@@ -79,9 +79,20 @@ class Machine:
             core = self.chip.core
             size = core.sbuf_partition if buffer.space == "sbuf" else core.psum_partition
             self._arenas[buffer.space] = Arena(int(core.partitions), int(size))
-        storage = self._arenas[buffer.space].storage(buffer)
+        arena = self._arenas[buffer.space]
+        if buffer.space == "psum" and arena.unread(buffer):
+            self._lose_unread(buffer)
+        storage = arena.storage(buffer)
         storage.blank()
         return storage
+
+    def _lose_unread(self, buffer: Buffer) -> None:
+        """Notice that a tile begins over results of another one that is alive and was not read."""
+        for other in self.storages:
+            if other.space == "psum" and other.address is not None and other.overlaps(buffer):
+                what = f"`{buffer.name or 'a tile'}` begins over unread results of "
+                what += f"`{other.name or 'a tile'}`, made at {other.where}"
+                self.notice("unread_alias", what, buffer.where)
 
     def _in_hbm(self, buffer: Buffer) -> Storage:
         dtype = buffer.dtype

@@ -318,6 +318,13 @@ class Arena:
         # One mask each for what is written, touched by matmuls, and read since.
         self.masks = [np.zeros(self.array.shape, np.bool_) for _ in range(3)]
 
+    def unread(self, buffer: Buffer) -> bool:
+        """Whether matmul results lie where the buffer does, and nothing has read any of them."""
+        rows = slice(buffer.partition, buffer.partition + buffer.partitions)
+        columns = slice(buffer.address, buffer.address + buffer.partition_bytes)
+        _, touched, seen = (mask[rows, columns] for mask in self.masks)
+        return bool(touched.any()) and not bool((touched & seen).any())
+
     def storage(self, buffer: Buffer) -> Storage:
         """The memory of a buffer at its address."""
         refuse_widened(buffer.dtype)

@@ -20,6 +20,7 @@ class Strict:
     accumulate_unset   `accumulate=True` on PSUM that no matmul initialised
     reset_in_reduction PSUM overwritten between the matmuls of one accumulation group, unread
     read_open_group    PSUM read between the matmuls of one accumulation group
+    unread_alias       a PSUM tile placed by address over unread matmul results of a live tile
     mutated_input      an input is written but not returned, so the caller may not see it
     ignored_operand    an operand the hardware does not use for this operator
     activation_range   inputs of an activation function outside the range where it is defined
@@ -35,6 +36,7 @@ class Strict:
     accumulate_unset: Action = "error"
     reset_in_reduction: Action = "report"
     read_open_group: Action = "report"
+    unread_alias: Action = "report"
     mutated_input: Action = "report"
     ignored_operand: Action = "report"
     activation_range: Action = "report"
@@ -106,6 +108,13 @@ declare(
     "PSUM was read between two matmuls of one accumulation group.",
     rule="the value is a partial sum, and on the chip the read is not ordered with the group",
     fix="read the PSUM tile after the last matmul of the group",
+)
+declare(
+    "sim.unread_alias",
+    "A PSUM tile at an explicit address begins where another tile's results are still unread.",
+    rule="tiles alive at the same time must not share memory (allocation guide): the results of "
+    "the other tile are lost here, and on the chip nothing orders the two",
+    fix="read the other tile first, or give this one an address of its own",
 )
 declare(
     "sim.mutated_input",
