@@ -225,3 +225,43 @@ def test_findings_have_a_text_and_a_json_form():
     assert lines[-1] == "  more  opentrn explain sim.uninitialised"
     assert finding.json()["at"]["text"] == "nisa.tensor_copy(u, t)"
     assert finding.json()["code"] == "sim.uninitialised"
+
+
+@pytest.mark.parametrize(
+    ("read", "address", "told"),
+    [
+        ("before", 256, 0),
+        ("after", 256, 1),
+        ("never", 256, 1),
+        ("after", 512, 0),
+        ("after", 2048, 0),
+    ],
+)
+def test_a_psum_tile_by_address_over_unread_results_of_a_live_one(read, address, told):
+    def kernel(x, read, address):
+        tile = nl.load(x)
+        a = nl.ndarray((64, 128), nl.float32, buffer=nl.psum, address=(0, 0), name="a")
+        b = nl.ndarray((64, 128), nl.float32, buffer=nl.psum, address=(0, address), name="b")
+        out = nl.ndarray((2, 64, 128), nl.float32, buffer=nl.shared_hbm)
+        nisa.nc_matmul(a, tile[:, 0:64], tile)
+        if read == "before":
+            nl.store(out[0], nl.copy(a))
+        nisa.nc_matmul(b, tile[:, 0:64], tile)
+        if read == "after":
+            nl.store(out[0], nl.copy(a))
+        nl.store(out[1], nl.copy(b))
+        return out
+
+    x = np.ones((4, 128), np.float32)
+    run = nki.run(kernel, x, read, address)
+    found = [f for f in run.findings if f.code == "sim.unread_alias"]
+    assert len(found) == told
+    given = {"x": nki.Shaped(nl.float32, (4, 128)), "read": read, "address": address}
+    checked = nki.check(kernel, "trn2", given)
+    assert [f.what for f in checked.findings if f.code == "sim.unread_alias"] == [
+        f.what for f in found
+    ]
+    for one in found:
+        assert "`b` begins over unread results of `a`" in one.what
+        assert 'name="b"' in one.where.text
+    assert (run.outputs[1] == 4).all()
