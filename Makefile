@@ -12,7 +12,7 @@ export OPENBLAS_NUM_THREADS = 1
 export MKL_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test tiny bench lint wheel clean
+.PHONY: help setup demo test tiny stablehlo bench lint wheel clean
 
 help:  ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ test: setup  ## Run every test
 
 tiny: setup  ## Run the whole trip in seconds
 	$(PY) -m pytest tests/tiny $(ARGS)
+
+stablehlo: setup  ## Run all test vectors of openxla/stablehlo (OPENTRN_STABLEHLO=FOLDER or archive)
+	OPENTRN_STABLEHLO_ALL=1 $(PY) -m pytest tests/graph/test_stablehlo_vectors.py $(ARGS)
 
 bench: setup  ## Measure speed against NumPy and others, and print the ratios
 	$(PY) bench/speed.py

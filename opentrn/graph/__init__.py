@@ -5,12 +5,15 @@ from opentrn.graph.build import Builder, g
 from opentrn.graph.data import Data
 from opentrn.graph.evaluate import evaluate, run
 from opentrn.graph.importers import (
+    STABLEHLO_RULES,
     TORCH_RULES,
     Draw,
     FxImporter,
+    StablehloCall,
     Traced,
     exported_torch,
     from_fx,
+    from_stablehlo,
     from_torch,
     op_name,
     where_of,
@@ -56,6 +59,8 @@ __all__ = [
     "RECOGNISE",
     "Region",
     "Rule",
+    "STABLEHLO_RULES",
+    "StablehloCall",
     "TORCH_RULES",
     "Traced",
     "Traffic",
@@ -71,6 +76,7 @@ __all__ = [
     "exported_torch",
     "fold",
     "from_fx",
+    "from_stablehlo",
     "from_torch",
     "g",
     "graph_dtype",

@@ -176,7 +176,8 @@ def make(attrs: Op, args: tuple[Value, ...], where: Where | None = None) -> Valu
     kinds = tuple(a.type for a in args)
     try:
         attrs = attrs.settle(*kinds)
-        found = SHARED.get((cls, attrs, args))
+        key = (cls, attrs, args)
+        found = SHARED.get(key)
         if found is not None:
             return found
         least, most = arity(cls)
@@ -189,7 +190,7 @@ def make(attrs: Op, args: tuple[Value, ...], where: Where | None = None) -> Valu
     except Wrong as wrong:
         raise refusal(cls, wrong, kinds, where) from None
     value = Value(attrs, args, result, where or user_line())
-    SHARED[(cls, attrs, args)] = value
+    SHARED[key] = value
     return value
 
 

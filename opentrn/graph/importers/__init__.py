@@ -1,16 +1,22 @@
 """How programs of other frameworks become graphs; each framework is loaded only when used."""
 
+from opentrn.graph.importers.stablehlo import from_stablehlo
+from opentrn.graph.importers.stablehlo_call import RULES as STABLEHLO_RULES
+from opentrn.graph.importers.stablehlo_call import Call as StablehloCall
 from opentrn.graph.importers.torch import exported_torch, from_torch, op_name, where_of
 from opentrn.graph.importers.torch_fx import Draw, FxImporter, Traced, from_fx
 from opentrn.graph.importers.torch_rules import RULES as TORCH_RULES
 
 __all__ = [
+    "STABLEHLO_RULES",
     "TORCH_RULES",
     "Draw",
     "FxImporter",
+    "StablehloCall",
     "Traced",
     "exported_torch",
     "from_fx",
+    "from_stablehlo",
     "from_torch",
     "op_name",
     "where_of",

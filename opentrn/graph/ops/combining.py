@@ -28,27 +28,28 @@ from opentrn.graph.ops.define import (
 )
 from opentrn.graph.ops.indexing import Scatter
 from opentrn.graph.ops.movement import Pad
+from opentrn.graph.ops.reduction import windows
 
 if TYPE_CHECKING:
     from opentrn.graph.ir import Region
 
 Arrays = list[np.ndarray]
+LONGEST = 1024  # rows combined one after the other
 
 
 def fold(region: Region, begin: Arrays, rows: Arrays, fixed: tuple[np.ndarray, ...]) -> Arrays:
-    """`begin` combined with all rows (first axis) of each array, in a tree that keeps their order.
+    """`begin` combined with all rows (first axis) of each array, one after the other.
 
-    StableHLO leaves the tree to the implementation; this one has logarithmic depth."""
-    while len(rows[0]) > 1:
+    StableHLO leaves the order to the implementation.  Neighbours of more than LONGEST rows are
+    combined first, which takes fewer and larger steps."""
+    while len(rows[0]) > LONGEST:
         size = len(rows[0])
         left, right = ([r[start:size - size % 2:2] for r in rows] for start in (0, 1))
         made = region.each([*left, *right], fixed)
         rows = [np.concatenate([m, r[size - size % 2:]]) for m, r in zip(made, rows, strict=True)]
-    if not len(rows[0]):
-        return begin
-    first = [r[0] for r in rows]
-    start = [np.broadcast_to(b, f.shape) for b, f in zip(begin, first, strict=True)]
-    return region.each([*start, *first], fixed)
+    for row in zip(*rows, strict=True):
+        begin = region.each([*begin, *row], fixed)
+    return begin
 
 
 def _scalars(kinds: tuple[Type, ...]) -> tuple[Type, ...]:
@@ -168,19 +169,6 @@ class ReduceWindowWith(Op):
 
     def traffic(self, out: TupleType, *args: Type) -> Traffic:
         return stream(out, *args)
-
-
-def windows(grown: np.ndarray, window: Ints, strides: Ints, dilation: Ints) -> np.ndarray:
-    """Every window of an array, as (place in the window, *places of the window)."""
-    rank = grown.ndim
-    if not rank:
-        return grown.reshape(1)
-    reach = tuple((w - 1) * d + 1 for w, d in zip(window, dilation, strict=True))
-    every = np.lib.stride_tricks.sliding_window_view(grown, reach)
-    steps = (*(slice(None, None, s) for s in strides), *(slice(None, None, d) for d in dilation))
-    picked = every[steps]
-    order = (*range(rank, 2 * rank), *range(rank))
-    return picked.transpose(order).reshape(count(window), *picked.shape[:rank])
 
 
 class SelectAndScatter(Op):

@@ -20,6 +20,7 @@ from opentrn.graph.ops.define import (
     stream,
 )
 
+FEW = 8  # so few products are as quickly summed without BLAS
 FP8 = ("float8_e4m3", "float8_e4m3fn", "float8_e5m2", "float8_e3m4")
 
 
@@ -28,6 +29,15 @@ def _pair_dtype(lhs: Type, rhs: Type) -> DType:
     if lhs.dtype in FP8 and rhs.dtype in FP8:
         return lhs.dtype
     return same_dtype(lhs, rhs)
+
+
+def _summed(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Products of matrices, summed one after the other, each rounded, as StableHLO's reference does
+    (BLAS keeps more digits of each product, and has another order)."""
+    total = np.zeros((a.shape[0], a.shape[1], b.shape[2]), a.dtype)
+    for k in range(a.shape[2]):
+        total = total + a[:, :, k, None] * b[:, None, k]
+    return total
 
 
 class DotGeneral(Op):
@@ -95,7 +105,8 @@ class DotGeneral(Op):
         lhs, rhs = lhs.astype(sums, copy=False), rhs.astype(sums, copy=False)
         a = lhs.transpose(self.lhs_batch + left + self.lhs_contracting)
         b = rhs.transpose(self.rhs_batch + self.rhs_contracting + right)
-        product = np.matmul(a.reshape(batch, rows, inner), b.reshape(batch, inner, columns))
+        a, b = a.reshape(batch, rows, inner), b.reshape(batch, inner, columns)
+        product = _summed(a, b) if sums.kind == "c" else np.matmul(a, b)
         return product.reshape(out.shape)
 
     def flops(self, out: Type, lhs: Type, rhs: Type) -> int:
@@ -201,8 +212,8 @@ class Convolution(Op):
         order = (1, 0, *range(3, 3 + spatial), 2, *range(3 + spatial, 3 + 2 * spatial))
         rows = split.transpose(order).reshape(self.groups, -1, inner)
         weights = kernel.reshape(self.groups, per_group, inner).transpose(0, 2, 1)
-        product = np.matmul(rows, weights).reshape(
-            self.groups, image.shape[0], count(places), per_group)
+        product = _summed(rows, weights) if inner <= FEW else np.matmul(rows, weights)
+        product = product.reshape(self.groups, image.shape[0], count(places), per_group)
         plain = product.transpose(1, 0, 3, 2).reshape(image.shape[0], kernel.shape[0], *places)
         return plain.transpose(np.argsort(self.out_axes))
 

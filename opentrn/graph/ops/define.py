@@ -8,6 +8,7 @@ about an op (checker, NumPy meaning, cost, text form, reference page) is read fr
 from __future__ import annotations
 
 import dataclasses
+import functools
 import operator
 import re
 from collections.abc import Callable
@@ -169,10 +170,14 @@ class Op:
     abstract: ClassVar[bool] = True
     choices: ClassVar[dict[str, tuple[str, ...]]] = {}
     fields: ClassVar[dict[str, str]] = {}
+    coerced: ClassVar[tuple[tuple[str, Callable[[Any], Any], tuple[str, ...] | None], ...]] = ()
 
     def __init_subclass__(cls, abstract: bool = False) -> None:
         dataclasses.dataclass(frozen=True)(cls)
         cls.fields = {f.name: str(f.type) for f in dataclasses.fields(cls)}
+        # An op with a field of another type checks it itself.
+        cls.coerced = tuple((name, COERCE[kind], cls.choices.get(name))
+                            for name, kind in cls.fields.items() if kind in COERCE)
         cls.abstract = abstract
         if abstract:
             return
@@ -180,16 +185,13 @@ class Op:
         register(cls)
 
     def __post_init__(self) -> None:
-        for field, kind in self.fields.items():
+        for field, coerce, allowed in self.coerced:
             given = getattr(self, field)
-            if kind not in COERCE:
-                continue  # an op with a field of another type checks it itself
             try:
-                value = COERCE[kind](given)
+                value = coerce(given)
             except (TypeError, ValueError):
-                what = f"{self.name}: `{field}` should be {kind}, got {given!r}"
+                what = f"{self.name}: `{field}` should be {self.fields[field]}, got {given!r}"
                 raise Wrong(what, kind="attribute") from None
-            allowed = self.choices.get(field)
             if allowed and value not in allowed:
                 what = f"{self.name}: `{field}` is {value!r}"
                 raise Wrong(what, fix=f"use one of {', '.join(allowed)}", kind="attribute")
@@ -260,6 +262,7 @@ def register(cls: type[Op]) -> None:
         declare(f"graph.{cls.name}.{what[:-1]}", f"`{cls.name}` got {what} it refuses", cls.law)
 
 
+@functools.cache
 def arity(cls: type[Op]) -> tuple[int, int | None]:
     """Least and greatest number of operands; None means any number."""
     least = sum(not name.endswith("?") and name[0] != "*" for name in cls.operands)

@@ -61,6 +61,11 @@ class Analytic(Unary, abstract=True):
     law = "the operand is a float or complex; the result has its shape and dtype"
     kinds = ANALYTIC
 
+    def evaluate(self, out: Type, operand: np.ndarray) -> np.ndarray:
+        if operand.dtype == np.complex64:  # NumPy's functions of these lose digits
+            operand = operand.astype(np.complex128)
+        return type(self).compute(operand)
+
 
 class OfFloats(Unary, abstract=True):
     """A function of one float."""

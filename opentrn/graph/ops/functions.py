@@ -15,10 +15,8 @@ Function = Callable[[np.ndarray], np.ndarray]
 def _by_width(name: str, wide: Function) -> Function:
     """The house's float32 function, or `wide` for float64."""
     def function(x: np.ndarray) -> np.ndarray:
-        if x.dtype == np.float64:
+        if x.dtype.kind == "c" or x.dtype == np.float64:
             return wide(x)
-        if x.dtype.kind == "c":
-            return wide(x.astype(np.complex128))
         return FUNCTIONS[name](x)
     return function
 

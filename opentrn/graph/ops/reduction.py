@@ -82,6 +82,19 @@ class Reduce(Op):
         return stream(out, operand)
 
 
+def windows(grown: np.ndarray, window: Ints, strides: Ints, dilation: Ints) -> np.ndarray:
+    """Every window of an array, as (place in the window, *places of the window)."""
+    rank = grown.ndim
+    if not rank:
+        return grown.reshape(1)
+    reach = tuple((w - 1) * d + 1 for w, d in zip(window, dilation, strict=True))
+    every = np.lib.stride_tricks.sliding_window_view(grown, reach)
+    steps = (*(slice(None, None, s) for s in strides), *(slice(None, None, d) for d in dilation))
+    picked = every[steps]
+    order = (*range(rank, 2 * rank), *range(rank))
+    return picked.transpose(order).reshape(count(window), *picked.shape[:rank])
+
+
 class ReduceWindow(Op):
     """Combine the elements under a window that slides over every axis (pooling).
 
@@ -124,12 +137,8 @@ class ReduceWindow(Op):
         if not out.size:
             return np.zeros(out.shape, dtype=operand.dtype)
         grown = np.pad(operand, self.padding, constant_values=fill) if rank else operand
-        reach = tuple((w - 1) * d + 1 for w, d in zip(self.window, self.dilation, strict=True))
-        windows = np.lib.stride_tricks.sliding_window_view(grown, reach)
-        steps = tuple(slice(None, None, s) for s in self.strides)
-        taps = tuple(slice(None, None, d) for d in self.dilation)
-        picked = windows[(*steps, *taps)]
-        return COMBINE[self.kind].reduce(picked, axis=tuple(range(rank, 2 * rank)))
+        rows = windows(grown, self.window, self.strides, self.dilation)
+        return COMBINE[self.kind].reduce(rows, axis=0)
 
     def flops(self, out: Type, operand: Type) -> int:
         return out.size * (count(self.window) - 1)

@@ -1,0 +1,312 @@
+"""StableHLO programs, as JAX and TensorFlow write them, as graphs: one rule for each op.
+
+jaxlib is imported only inside the functions.  Calls are put in place, loops and branches stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from opentrn.base import Bug, NotBuiltError, UnsupportedError, UsageError, Where, declare, nearest
+from opentrn.graph.build import Builder
+from opentrn.graph.importers import (
+    stablehlo_rules_linear,
+    stablehlo_rules_plain,
+    stablehlo_rules_region,
+)
+from opentrn.graph.importers.stablehlo_call import RULES, Call, Rule
+from opentrn.graph.importers.stablehlo_chlo import Expansions
+from opentrn.graph.importers.stablehlo_mlir import Places, Reader, constant, parse, where_of
+from opentrn.graph.importers.stablehlo_rules_region import CUSTOM
+from opentrn.graph.ir import Graph, Region, Value, make, region_input
+from opentrn.graph.ops.define import OPS, Type
+
+FAMILIES = (stablehlo_rules_linear, stablehlo_rules_plain, stablehlo_rules_region)
+RETURNS = ("func.return", "stablehlo.return", "sdy.return")
+MODULE_LEVEL = ("builtin.module", "func.func", "sdy.mesh")
+# A value of outside that a region may make again instead of taking it as an input.
+REMADE = ("constant", "iota")
+
+declare("graph.stablehlo_op", "a StableHLO op is used in a way that has no rule",
+        "each op has a rule for what frameworks write")
+declare("graph.stablehlo_main", "a StableHLO program has no function to begin with",
+        "a program begins at the function `main`, or at its only public one",
+        "name the function: from_stablehlo(text, function='name')")
+declare("graph.stablehlo_recursion", "a function of a StableHLO program calls itself",
+        "StableHLO has no recursion", "write a loop")
+
+
+def from_stablehlo(source: Any, *, function: str = "",
+                   custom_calls: Mapping[str, Rule] | None = None) -> Graph:
+    """The graph of a StableHLO program: MLIR text, generic text, bytecode, a portable artifact, or
+    a module as `jax.jit(f).lower(…).compiler_ir()` gives.
+
+    It begins at `function` (left out: `main`, or the only public one); its arguments become inputs
+    `arg0`, `arg1`, ….  `custom_calls` gives rules for targets of custom_call.  Each value has the
+    source line the program names.
+
+    Raises FileFormatError `graph.stablehlo_text` for what is no program, UnsupportedError
+    `graph.unsupported_op`, which names all ops without a rule at once, `graph.stablehlo_type` and
+    `graph.stablehlo_op`; NotBuiltError `graph.dynamic_shape` and `graph.stablehlo_sharded`."""
+    module = parse(source)
+    with module.context:
+        return Importer(module, function, custom_calls or {}).graph()
+
+
+class Scope:
+    """The values of one function or region by their MLIR names; `outer` is what it may capture."""
+
+    __slots__ = ("captured", "given", "outer", "values")
+
+    def __init__(self, outer: Scope | None = None, given: int = 0,
+                 captured: dict[Value, Value] | None = None) -> None:
+        self.values: dict[Any, Any] = {}
+        self.outer, self.given = outer, given
+        self.captured = {} if captured is None else captured
+
+    def find(self, name: Any) -> Any:
+        """The value of a name; one of outside becomes a further input of the region."""
+        found = self.values.get(name, self)
+        if found is not self:
+            return found
+        if self.outer is None:
+            raise Bug(f"the value {name} is used before it is made")
+        value = self.outer.find(name)
+        if not isinstance(value, Value) or remade(value):
+            return value
+        inside = self.captured.get(value)
+        if inside is None:
+            inside = region_input(self.given + len(self.captured), value.type)
+            self.captured[value] = inside
+        return inside
+
+
+def remade(value: Value) -> bool:
+    """Whether a value costs nothing to make again: a constant, repeated or not."""
+    while value.op in ("broadcast_in_dim", "reshape"):
+        value = value.args[0]
+    return value.op in REMADE
+
+
+class Importer:
+    """One walk over a module."""
+
+    def __init__(self, module: Any, function: str, custom_calls: Mapping[str, Rule]) -> None:
+        self.module = module
+        self.reader = Reader()
+        self.place = Places()
+        self.constants: dict[Any, Value] = {}
+        self.custom_calls = {**CUSTOM, **custom_calls}
+        self.expansions = Expansions(module.context)
+        self.functions = {_symbol(op): op for op in module.body.operations
+                          if op.operation.name == "func.func"}
+        self.begin = function or self._main()
+        self.inputs: list[Value] = []
+        self.active: list[str] = []
+        self.draws = 0
+
+    def _main(self) -> str:
+        if "main" in self.functions:
+            return "main"
+        public = [n for n, f in self.functions.items()
+                  if "sym_visibility" not in f.operation.attributes
+                  or f.operation.attributes["sym_visibility"].value == "public"]
+        if len(public) != 1:
+            raise UsageError(f"the program has the functions {', '.join(self.functions) or '—'}",
+                             code="graph.stablehlo_main")
+        return public[0]
+
+    def graph(self) -> Graph:
+        """Check that every op has a rule, then build."""
+        self.check()
+        block = self._block(self.begin)
+        scope = Scope()
+        for number, argument in enumerate(block.arguments):
+            kind = self.reader.type_of(argument.type)
+            scope.values[argument] = None if kind is None else self._input(number, kind)
+        outputs = [v for v in self._run(block, scope, None) if v is not None]
+        flat = list(_flat(outputs))
+        return Graph(self.inputs, flat, name=self.begin, output_names=self._output_names(flat))
+
+    def _input(self, number: int, kind: Type) -> Value:
+        attrs = OPS["input"](label=f"arg{number}", shape=kind.shape,  # type: ignore[call-arg]
+                             dtype=kind.dtype)
+        value = make(attrs, ())
+        self.inputs.append(value)
+        return value
+
+    def _output_names(self, outputs: list[Value]) -> list[str]:
+        return [f"output{i}" for i in range(len(outputs))]
+
+    def _block(self, name: str) -> Any:
+        if name not in self.functions:
+            raise UsageError(f"the program has no function {name}", code="graph.stablehlo_main")
+        return self.functions[name].operation.regions[0].blocks[0]
+
+    # ---------------------------------------------------------------------------------- checking
+
+    def check(self) -> None:
+        """Raise one error that names every op without a rule, or the first of several devices."""
+        self._check_devices()
+        missing: dict[str, list[Any]] = {}
+        total = 0
+        for op in walk(self.module.operation):
+            total += 1
+            name = self._missing(op)
+            if name:
+                missing.setdefault(name, []).append(op)
+        if missing:
+            raise unsupported(missing, total, [*RULES, *map(_target, self.custom_calls)])
+
+    def _missing(self, op: Any) -> str:
+        """The name of what has no rule, "" for an op that has one."""
+        name = op.name
+        if name == "stablehlo.custom_call":
+            target = op.attributes["call_target_name"].value
+            return "" if target in self.custom_calls else _target(target)
+        known = name in RULES or name in RETURNS or name in MODULE_LEVEL
+        return "" if known or self.expansions.can(name) else name
+
+    def _check_devices(self) -> None:
+        attributes = self.module.operation.attributes
+        for name in ("mhlo.num_partitions", "mhlo.num_replicas"):
+            if name in attributes and attributes[name].value > 1:
+                raise NotBuiltError(f"the program is for {attributes[name].value} devices "
+                                    f"({name.removeprefix('mhlo.')})",
+                                    code="graph.stablehlo_sharded")
+
+    # ---------------------------------------------------------------------------------- building
+
+    def next_draw(self) -> int:
+        """The number of the next op that draws random numbers."""
+        self.draws += 1
+        return self.draws - 1
+
+    def constant(self, op: Any, kind: Type, g: Builder) -> Value:
+        """The value of a constant; equal ones are read once."""
+        key = op if kind.dtype.kind == "complex" else op.attributes["value"]
+        found = self.constants.get(key)
+        if found is None:
+            data, splat = constant(key, kind)
+            found = g.full(kind.shape, data, kind.dtype) if splat else g.constant(data)
+            self.constants[key] = found
+        return found
+
+    def _run(self, block: Any, scope: Scope, where: Where | None) -> list[Any]:
+        """The results of a block; `where` is the line of ops that name none."""
+        for each in block.operations:
+            op = each.operation
+            name = op.name
+            args = [scope.find(v) for v in op.operands]
+            if name in RETURNS:
+                return args
+            self._op(op, name, args, scope, self.place(op.location) or where)
+        return []
+
+    def _op(self, op: Any, name: str, args: list[Any], scope: Scope, where: Where | None) -> None:
+        call = Call(self, scope, op, args, where)
+        make_it = RULES.get(name)
+        made: Any = make_it(call) if make_it is not None else self.expand(call)
+        names = op.results
+        if type(made) is Value:
+            (result,) = names
+            scope.values[result] = made
+            self._compare(name, result, made)
+            return
+        results = list(made or ())
+        if len(results) != len(names):
+            raise Bug(f"the rule for {name} made {len(results)} results of {len(names)}")
+        for result, value in zip(names, results, strict=True):
+            scope.values[result] = value
+            if isinstance(value, Value):
+                self._compare(name, result, value)
+
+    def _compare(self, name: str, result: Any, value: Value) -> None:
+        want = self.reader.type_of(result.type)
+        if want != value.type:
+            raise Bug(f"the rule for {name} made {value.type}; the program says {want}")
+
+    def expand(self, call: Call) -> Any:
+        """An op of CHLO in the StableHLO ops it stands for."""
+        block = self.expansions.block(call.op)
+        return self._apply(block, call.args, call.where)
+
+    def called(self, name: str, args: list[Any], where: Where | None) -> list[Any]:
+        """The results of a function of the program."""
+        if name in self.active:
+            raise UnsupportedError(f"{name} calls itself", code="graph.stablehlo_recursion",
+                                   at=where)
+        self.active.append(name)
+        found = self._apply(self._block(name), args, where)
+        self.active.pop()
+        return found
+
+    def _apply(self, block: Any, args: Iterable[Any], where: Where | None) -> list[Any]:
+        scope = Scope()
+        scope.values = dict(zip(block.arguments, args, strict=True))
+        return self._run(block, scope, where)
+
+    def regions(self, op: Any, scope: Scope,
+                where: Where | None) -> tuple[list[Region], list[Value]]:
+        """The regions of an op and what they capture; all take their own arguments, then that."""
+        captured: dict[Value, Value] = {}
+        made = []
+        for region in op.regions:
+            block = region.blocks[0]
+            inner = Scope(scope, len(block.arguments), captured)
+            own = [region_input(i, self._kind(a.type, where))
+                   for i, a in enumerate(block.arguments)]
+            inner.values = dict(zip(block.arguments, own, strict=True))
+            made.append((own, self._run(block, inner, where)))
+        rest = list(captured.values())
+        return [Region([*own, *rest], outputs) for own, outputs in made], list(captured)
+
+    def _kind(self, kind: Any, where: Where | None) -> Type:
+        found = self.reader.type_of(kind, where)
+        if found is None:
+            raise UnsupportedError("a region takes a token", code="graph.stablehlo_type", at=where)
+        return found
+
+
+def _symbol(op: Any) -> str:
+    return op.operation.attributes["sym_name"].value
+
+
+def _target(name: str) -> str:
+    return f"custom_call @{name}"
+
+
+def _flat(values: Iterable[Any]) -> Iterable[Value]:
+    for value in values:
+        if isinstance(value, Value):
+            yield value
+        else:
+            yield from _flat(value)
+
+
+def walk(op: Any) -> Iterable[Any]:
+    """Every op below another, and itself."""
+    yield op
+    for region in op.regions:
+        for block in region.blocks:
+            for inner in block.operations:
+                yield from walk(inner.operation)
+
+
+def unsupported(missing: dict[str, list[Any]], total: int, known: list[str]) -> UnsupportedError:
+    """The one error that names every op without a rule: count, nearest rule, first line."""
+    count = sum(map(len, missing.values()))
+    plural = "op that has" if len(missing) == 1 else "ops that have"
+    rows = [f"this program uses {len(missing)} {plural} no rule yet ({count} of {total} ops)"]
+    width = max(map(len, missing))
+    for name, ops in sorted(missing.items(), key=lambda item: (-len(item[1]), item[0])):
+        close = nearest(name, known, 1)
+        where = where_of(ops[0].location)
+        rows.append(f"  {len(ops):4d} ×  {name:{width}}  nearest known: "
+                    f"{close[0] if close else '—'}  first at {where or '—'}")
+    first = next(iter(missing.values()))[0]
+    return UnsupportedError("\n".join(rows), code="graph.unsupported_op",
+                            at=where_of(first.location),
+                            fix="add a rule to graph/importers/stablehlo_rules_*.py; for a custom "
+                                "call, pass one: from_stablehlo(…, custom_calls={name: rule})")

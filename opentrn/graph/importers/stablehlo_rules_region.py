@@ -1,0 +1,394 @@
+"""Rules for ops with regions and calls: reductions, scatters, sorts, loops, branches, custom calls.
+
+A region of a known form becomes the op that has it built in (`reduce`, `sort`, …), which has a
+kernel more often; any other goes along as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from opentrn.base import NotBuiltError, declare
+from opentrn.graph import carriers
+from opentrn.graph.build import Builder
+from opentrn.graph.importers.stablehlo_call import Call, Made, Rule, rule
+from opentrn.graph.importers.stablehlo_mlir import pairs
+from opentrn.graph.ir import Region, Value, remake
+from opentrn.graph.ops.control import UNKNOWN
+from opentrn.graph.ops.define import Type
+from opentrn.graph.ops.elementwise import Elementwise
+from opentrn.graph.ops.reduction import COMBINE, identity
+
+declare("graph.stablehlo_sharded", "a StableHLO program is written for several devices",
+        "a graph is the program of one core",
+        "jit it without shardings; spread it over cores with opentrn.plan")
+
+Numbers = ("float", "int", "uint")
+
+
+def kind_of(region: Region) -> str:
+    """The name of the op a region of two scalars applies to them, "" for any other region."""
+    out = region.outputs[0]
+    if len(region.outputs) != 1 or len(region.inputs) != 2 or len(out.args) != 2:
+        return ""
+    return out.op if set(out.args) == set(region.inputs) and len(region) == 3 else ""
+
+
+def reduction_of(region: Region) -> str:
+    """The `kind` of `reduce` that a region is, "" for any other."""
+    kind = kind_of(region)
+    dtype = region.outputs[0].dtype
+    if dtype.kind == "bool":
+        kind = {"add": "or", "multiply": "and"}.get(kind, kind)
+        return kind if kind in COMBINE else ""
+    if dtype.kind == "complex":
+        return kind if kind in ("add", "multiply") else ""
+    return kind if kind in ("add", "multiply", "maximum", "minimum") else ""
+
+
+def begins_with_nothing(init: Value, kind: str) -> bool:
+    """Whether a reduction's first value is the one that changes nothing."""
+    while init.op in ("broadcast_in_dim", "reshape"):
+        init = init.args[0]
+    if init.op != "constant" or init.attrs.data.array is None or init.shape:
+        return False
+    number = carriers.enter(init.attrs.data.numbers(), init.dtype)
+    return bool(number == identity(kind, init.dtype))
+
+
+@rule("stablehlo.reduce")
+def reduce(call: Call) -> Made:
+    """A reduction over axes."""
+    (body,), captured = call.regions()
+    axes = call.attr("dimensions")
+    kind = reduction_of(body) if len(call.args) == 2 and not captured else ""
+    if not kind:
+        found = call.g.reduce_with(*call.args, *captured, dimensions=axes, body=body)
+        return call.parts(found)
+    operand, init = call.args
+    made = call.g.reduce(operand, kind=kind, dimensions=axes)
+    if begins_with_nothing(init, kind):
+        return made
+    return getattr(call.g, kind + "_")(call.g.broadcast(init, made.shape), made)
+
+
+@rule("stablehlo.reduce_window")
+def reduce_window(call: Call) -> Made:
+    """A reduction under a sliding window."""
+    (body,), captured = call.regions()
+    window = call.attr("window_dimensions")
+    ones = (1,) * len(window)
+    strides, base, dilation = (
+        call.attr(name) or ones for name in ("window_strides", "base_dilations",
+                                             "window_dilations"))
+    padding = pairs(call.attr("padding"), len(window))
+    kind = reduction_of(body) if len(call.args) == 2 and not captured else ""
+    if kind and base == ones and begins_with_nothing(call.args[1], kind):
+        x = call.args[0]
+        running = running_axis(x, window, padding) if dilation == strides == ones else None
+        if running is not None and not _rounds(x, kind):
+            return running_total(call.g, x, kind, *running)
+        inside = min((p for both in padding for p in both), default=0) >= 0
+        if running is None and inside and kind in ("add", "maximum", "minimum"):
+            return call.g.reduce_window(x, kind, window, strides, padding, dilation)
+    made = call.g.reduce_window_with(
+        *call.args, *captured, window=window, strides=strides, base_dilation=base,
+        dilation=dilation, padding=padding, body=body)
+    return call.parts(made)
+
+
+def running_axis(x: Value, window: tuple[int, ...],
+                 padding: tuple[tuple[int, int], ...]) -> tuple[int, bool] | None:
+    """(axis, whether it runs from the end) of a window as long as one axis, padded on one side by
+    all but one, as frameworks write cumsum and its kin; None for any other window."""
+    axes = [a for a, n in enumerate(window) if n != 1]
+    if len(axes) != 1 or x.dtype.kind not in Numbers:
+        return None
+    axis = axes[0]
+    size = x.shape[axis]
+    if window[axis] != size or any(p != (0, 0) for a, p in enumerate(padding) if a != axis):
+        return None
+    ends = {(size - 1, 0): False, (0, size - 1): True}
+    return (axis, ends[padding[axis]]) if padding[axis] in ends else None
+
+
+def _rounds(x: Value, kind: str) -> bool:
+    """Whether each step of a running total is rounded to fewer digits than it is computed in."""
+    return kind in ("add", "multiply") and x.dtype.kind == "float" and x.dtype.bits < 32
+
+
+def running_total(g: Builder, x: Value, kind: str, axis: int, back: bool) -> Value:
+    """`cumulative`, from the other end if `back`."""
+    if not back:
+        return g.cumulative(x, kind, axis)
+    return g.reverse(g.cumulative(g.reverse(x, axis), kind, axis), axis)
+
+
+@rule("stablehlo.map")
+def map_(call: Call) -> Value:
+    """A region of scalars applied to each element."""
+    (body,), captured = call.regions()
+    return spread(call, body, [*call.args, *(call.g.broadcast(c, call.result.shape)
+                                             for c in captured)])[0]
+
+
+def spread(call: Call, region: Region, args: list[Value]) -> list[Value]:
+    """A region of scalars on whole arrays."""
+    shape = args[0].shape if args else call.result.shape
+    held = dict(zip(region.inputs, args, strict=True))
+    for value in region:
+        if value.op == "constant":
+            held[value] = call.g.broadcast(value, shape)
+        elif isinstance(value.attrs, Elementwise):
+            held[value] = remake(value, tuple(held[a] for a in value.args))
+        elif value.op != "input":
+            raise call.refuse(f"its region holds {value.op}, which is not of single elements")
+    return [held[v] for v in region.outputs]
+
+
+@rule("stablehlo.scatter")
+def scatter(call: Call) -> Made:
+    """Windows combined in at places of indices."""
+    from jaxlib.mlir.dialects import stablehlo
+    at = stablehlo.ScatterDimensionNumbers(call.raw("scatter_dimension_numbers"))
+    (body,), captured = call.regions()
+    where = {
+        "update_window_dims": at.update_window_dims,
+        "inserted_window_dims": at.inserted_window_dims,
+        "scatter_dims": at.scattered_dims_to_operand_dims,
+        "index_vector_dim": at.index_vector_dim,
+        "operand_batching_dims": at.input_batching_dims,
+        "indices_batching_dims": at.scatter_indices_batching_dims,
+    }
+    kind = kind_of(body)
+    if body.outputs == body.inputs[1:2]:
+        kind = "set"
+    fits = call.args[0].dtype.kind in Numbers or kind == "set"
+    if kind in ("set", "add", "multiply", "maximum", "minimum") and fits and not captured:
+        return call.g.scatter(*call.args, kind=kind, **where)
+    return call.parts(call.g.scatter_with(*call.args, *captured, body=body, **where))
+
+
+@rule("stablehlo.select_and_scatter")
+def select_and_scatter(call: Call) -> Value:
+    """The gradient of a pooling window."""
+    (select, combine), captured = call.regions()
+    if captured:
+        raise call.refuse("a region reads values from outside")
+    rank = call.args[0].rank
+    ones = (1,) * rank
+    return call.g.select_and_scatter(
+        *call.args, call.attr("window_dimensions") or ones, call.attr("window_strides") or ones,
+        pairs(call.attr("padding"), rank), select, combine)
+
+
+# ------------------------------------------------------------------------------------------- sorts
+
+
+def _as_jax_sorts(g: Builder, x: Value) -> Value:
+    """A float with one zero and one NaN, as JAX compares them."""
+    zero, nan = g.full((), 0.0, x.dtype), g.full((), float("nan"), x.dtype)
+    one = g.select(g.compare(x, zero, "EQ"), zero, x)
+    return g.select(g.compare(x, x, "NE"), nan, one)
+
+
+def _comparators(kind: Type, direction: str) -> list[Callable[[Value, Value], Value]]:
+    """The forms in which frameworks write "a comes before b" of one key."""
+    g = Builder()
+
+    def plain(a: Value, b: Value) -> Value:
+        return g.compare(a, b, direction)
+
+    def total(a: Value, b: Value) -> Value:
+        return g.compare_total_order(_as_jax_sorts(g, a), _as_jax_sorts(g, b), direction)
+    return [plain, total] if kind.dtype.kind == "float" else [plain]
+
+
+def falls(comparator: Region) -> bool | None:
+    """Whether a comparator orders by its first key alone, falling (True) or rising (False)."""
+    key = comparator.takes[0]
+    if key.dtype.kind not in Numbers:
+        return None
+    for direction in ("LT", "GT"):
+        for form in _comparators(key, direction):
+            wanted = form(*comparator.inputs[:2])
+            if comparator.outputs == (wanted,):
+                return direction == "GT"
+    return None
+
+
+@rule("stablehlo.sort")
+def sort(call: Call) -> Made:
+    """Elements in order; with places, if those are what goes along."""
+    (comparator,), captured = call.regions()
+    axis = call.attr("dimension", -1) % max(call.args[0].rank, 1)
+    falling = falls(comparator) if not captured else None
+    keys = call.args[0]
+    if falling is not None and len(call.args) == 1:
+        return call.g.sort(keys, axis, falling)
+    if falling is not None and len(call.args) == 2 and _counts(call.args[1], axis):
+        return [call.g.sort(keys, axis, falling),
+                call.g.cast(call.g.sort(keys, axis, falling, "indices"), call.args[1].dtype)]
+    made = call.g.sort_with(*call.args, *captured, dimension=axis, comparator=comparator,
+                            results=len(call.args))
+    return call.parts(made)
+
+
+def _counts(x: Value, axis: int) -> bool:
+    """Whether a value counts along an axis."""
+    return x.op == "iota" and x.attrs.dimension == axis and x.dtype.kind in ("int", "uint")
+
+
+# -------------------------------------------------------------------------------- loops, branches
+
+
+@rule("stablehlo.while")
+def while_(call: Call) -> list[Value]:
+    """A loop, which stays one."""
+    (cond, body), captured = call.regions()
+    made = call.g.while_(*call.args, *captured, cond=cond, body=body,
+                         trips=trips(cond, body, [*call.args, *captured]))
+    return call.parts(made)
+
+
+def trips(cond: Region, body: Region, args: list[Value]) -> int:
+    """How often a counted loop runs: `counter < limit`, from a known begin, in known steps."""
+    test = cond.outputs[0]
+    if test.op != "compare" or test.attrs.direction not in ("LT", "LE"):
+        return UNKNOWN
+    counter, limit = test.args
+    if counter not in cond.inputs:
+        return UNKNOWN
+    place = cond.inputs.index(counter)
+    if place >= len(body.outputs):
+        return UNKNOWN
+    step = _step(body.outputs[place], body.inputs[place])
+    begin = _number(args[place], ())
+    end = _number(limit, tuple(zip(cond.inputs, args, strict=True)))
+    if step is None or begin is None or end is None or step <= 0:
+        return UNKNOWN
+    last = end - begin + (1 if test.attrs.direction == "LE" else 0)
+    return max(-(-last // step), 0)
+
+
+def _step(after: Value, before: Value) -> int | None:
+    if after.op != "add" or before not in after.args:
+        return None
+    lhs, rhs = after.args
+    return _number(rhs if lhs is before else lhs, ())
+
+
+def _number(x: Value, bound: tuple[tuple[Value, Value], ...]) -> int | None:
+    """A known whole number; `bound` says what a region's inputs stand for."""
+    x = dict(bound).get(x, x)
+    if x.op != "constant" or x.shape or x.dtype.kind not in ("int", "uint"):
+        return None
+    return int(x.attrs.data.numbers())
+
+
+@rule("stablehlo.if")
+def if_(call: Call) -> list[Value]:
+    """One of two branches."""
+    (yes, no), captured = call.regions()
+    return call.parts(call.g.if_(call.args[0], *captured, true_branch=yes, false_branch=no))
+
+
+@rule("stablehlo.case")
+def case(call: Call) -> list[Value]:
+    """One of several branches."""
+    regions, captured = call.regions()
+    return call.parts(call.g.case(call.args[0], *captured, branches=tuple(regions)))
+
+
+# ------------------------------------------------------------------------------------------- calls
+
+
+@rule("func.call")
+def call_(call: Call) -> Made:
+    """A function, in its place."""
+    return call.importer.called(call.attr("callee"), call.args, call.where)
+
+
+@rule("stablehlo.composite")
+def composite(call: Call) -> Made:
+    """What a composite is said to stand for."""
+    return call.importer.called(call.attr("decomposition"), call.args, call.where)
+
+
+CUSTOM: dict[str, Rule] = {}
+
+
+@rule("stablehlo.custom_call")
+def custom_call(call: Call) -> Made:
+    """A call of something outside StableHLO: by the importer's table, refused if it has no rule."""
+    known = call.importer.custom_calls
+    return known[call.attr("call_target_name")](call)
+
+
+def custom(*names: str) -> Callable[[Rule], Rule]:
+    """Enter a function as the rule of custom calls of these targets."""
+    def enter(function: Rule) -> Rule:
+        for name in names:
+            CUSTOM[name] = function
+        return function
+    return enter
+
+
+@custom("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement",
+        "LayoutConstraint", "xla.sdy.FuncResultSharding")
+def placed(call: Call) -> Made:
+    """Where an array lies: on one core there is one place."""
+    if any(r.shape != a.shape for r, a in zip(call.results, call.args, strict=False) if r):
+        raise sharded(call, "an array is split over devices")
+    return call.args
+
+
+@custom("mhlo.topk")
+def mhlo_topk(call: Call) -> list[Value]:
+    """As chlo.top_k."""
+    k = call.results[0].shape[-1]
+    return [call.g.top_k(call.args[0], k, part) for part in ("values", "indices")]
+
+
+@custom("mhlo.erf")
+def mhlo_erf(call: Call) -> Value:
+    """As chlo.erf."""
+    return call.g.erf(call.args[0])
+
+
+# --------------------------------------------------------------------------------- several devices
+
+
+def sharded(call: Call, why: str) -> NotBuiltError:
+    """The error for what needs several devices."""
+    return NotBuiltError(f"{call.op.name}: {why}", code="graph.stablehlo_sharded", at=call.where)
+
+
+@rule("stablehlo.partition_id", "stablehlo.replica_id")
+def device_id(call: Call) -> Value:
+    """The number of this device: there is one."""
+    return call.g.constant(np.uint32(0))
+
+
+@rule("stablehlo.all_reduce", "stablehlo.all_gather", "stablehlo.reduce_scatter",
+      "stablehlo.all_to_all", "stablehlo.collective_permute", "stablehlo.collective_broadcast",
+      "stablehlo.cross-replica-sum")
+def collective(call: Call) -> Made:
+    """A collective of one device is what it begins with."""
+    attributes = call.op.attributes
+    if "replica_groups" in attributes:
+        groups: Any = call.attr("replica_groups")
+        if np.size(groups) > 1:
+            raise sharded(call, f"it is over {np.size(groups)} devices")
+    elif "source_target_pairs" in attributes and call.attr("source_target_pairs") != [[0, 0]]:
+        raise sharded(call, "it is over several devices")
+    return call.args
+
+
+@rule("sdy.sharding_constraint", "sdy.reshard")
+def constrained(call: Call) -> Made:
+    """Where an array should lie: the importer has refused meshes of several devices."""
+    return call.args
