@@ -19,36 +19,44 @@ import numpy as np
 def matmul(lhsT, rhs):
     """lhsT[K, M]ᵀ · rhs[K, N] in bfloat16; K and M multiples of 128, N of 512.
 
-    All of a column block of `rhs` stays in SBUF while the rows of the result go by, so `rhs` is
-    read once and `lhsT` once for each block.
+    A block of two column tiles of `rhs` stays in SBUF while the rows of the result go by, so `rhs`
+    is read once, `lhsT` once for each block, and each loaded [128, 128] of it multiplies two tiles.
     """
     K, M = lhsT.shape
     _, N = rhs.shape
     TILE_K = nl.tile_size.pmax
     TILE_M = nl.tile_size.gemm_stationary_fmax
     TILE_N = 512
+    BLOCK_N = 2 * TILE_N
     k_tiles = K // TILE_K
     out = nl.ndarray((M, N), dtype=lhsT.dtype, buffer=nl.shared_hbm)
     # The partition dimension comes first: [K, N] becomes [128, K / 128, N].
     lhs_rows = lhsT.rearrange((("t", "p"), "m"), ("p", "t", "m"), {"p": TILE_K})
     rhs_rows = rhs.rearrange((("t", "p"), "n"), ("p", "t", "n"), {"p": TILE_K})
 
-    for n in nl.affine_range(N // TILE_N):
-        columns = nl.ds(n * TILE_N, TILE_N)
-        rhs_tile = nl.ndarray((TILE_K, k_tiles, TILE_N), dtype=rhs.dtype, buffer=nl.sbuf)
+    for start in range(0, N, BLOCK_N):
+        width = min(BLOCK_N, N - start)
+        columns, tiles = nl.ds(start, width), width // TILE_N
+        rhs_block = nl.ndarray((TILE_K, k_tiles, width), dtype=rhs.dtype, buffer=nl.sbuf)
         for k in nl.affine_range(k_tiles):
-            nisa.dma_copy(dst=rhs_tile[:, k, :], src=rhs_rows[:, k, columns])
+            nisa.dma_copy(dst=rhs_block[:, k, :], src=rhs_rows[:, k, columns])
         for m in nl.affine_range(M // TILE_M):
             rows = nl.ds(m * TILE_M, TILE_M)
             lhs_tile = nl.ndarray((TILE_K, k_tiles, TILE_M), dtype=lhsT.dtype, buffer=nl.sbuf)
             nisa.dma_copy(dst=lhs_tile, src=lhs_rows[:, :, rows])
-            acc = nl.ndarray((TILE_M, TILE_N), dtype=nl.float32, buffer=nl.psum)
+            sums = []
+            for _ in nl.affine_range(tiles):
+                sums.append(nl.ndarray((TILE_M, TILE_N), dtype=nl.float32, buffer=nl.psum))
             for k in nl.affine_range(k_tiles):
-                nisa.nc_matmul(
-                    dst=acc, stationary=lhs_tile[:, k, :], moving=rhs_tile[:, k, :]
-                )
-            result = nl.ndarray((TILE_M, TILE_N), dtype=out.dtype, buffer=nl.sbuf)
-            nisa.tensor_copy(dst=result, src=acc)
+                for t in nl.affine_range(tiles):
+                    nisa.nc_matmul(
+                        dst=sums[t],
+                        stationary=lhs_tile[:, k, :],
+                        moving=rhs_block[:, k, nl.ds(t * TILE_N, TILE_N)],
+                    )
+            result = nl.ndarray((TILE_M, width), dtype=out.dtype, buffer=nl.sbuf)
+            for t in nl.affine_range(tiles):
+                nisa.tensor_copy(dst=result[:, nl.ds(t * TILE_N, TILE_N)], src=sums[t])
             nisa.dma_copy(dst=out[rows, columns], src=result)
     return out
 

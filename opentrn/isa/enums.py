@@ -3,7 +3,13 @@
 Source: NKI 0.6 API reference (aws-neuron-sdk 81ce03ae, nki/api/nki/isa/__init__.py).
 """
 
-from enum import Enum
+import enum
+
+
+class Enum(enum.Enum):
+    """Members that are told apart as objects: their hash is taken for every instruction."""
+
+    __hash__ = object.__hash__
 
 
 class engine(Enum):

@@ -142,6 +142,9 @@ class VirtualRegister(Register):
         return f"VirtualRegister({self.name or self.number} = {held})"
 
 
+STATIC = (slice, int)
+
+
 def _runtime(index: Any) -> Any:
     """What isa.View takes for an index: views for tensors, registers as they are."""
     return index._view if isinstance(index, NkiTensor) else index
@@ -197,13 +200,13 @@ class NkiTensor(NKIObject):
 
     def __getitem__(self, key) -> "NkiTensor":
         """NumPy-style indexing; see `isa.View.at`."""
-        if type(key) is not tuple:
-            return NkiTensor(self._view.at(_runtime(key)), self._handle, (*self._indices, key))
-        for k in key:
-            if type(k) is not slice and type(k) is not int:
-                plain = tuple([_runtime(k) for k in key])
-                return NkiTensor(self._view.at(plain), self._handle, (*self._indices, *key))
-        return NkiTensor(self._view.at(key), self._handle, self._indices)
+        keys = key if type(key) is tuple else (key,)
+        for k in keys:
+            # Only a static nl.ds has a number as its start; a slice may have one, or None.
+            if type(k) not in STATIC and type(getattr(k, "start", None)) is not int:
+                moved = self._view.at(tuple([_runtime(k) for k in keys]))
+                return NkiTensor(moved, self._handle, (*self._indices, *keys))
+        return NkiTensor(self._view.at(keys), self._handle, self._indices)
 
     def __setitem__(self, key, value):
         """Refused: NKI 0.6 has no tile assignment."""

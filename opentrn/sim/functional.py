@@ -10,7 +10,17 @@ from opentrn.isa import Buffer, Instruction, Loop, Register, View
 from opentrn.sim import dynamic, groups
 from opentrn.sim.collectives import by_itself
 from opentrn.sim.columns import Columns, access
-from opentrn.sim.memory import Arena, Slab, Storage, fresh_bytes, fresh_rows, move, put, writer
+from opentrn.sim.memory import (
+    Arena,
+    Slab,
+    Storage,
+    catch_up,
+    fresh_bytes,
+    fresh_rows,
+    move,
+    put,
+    writer,
+)
 from opentrn.sim.plan import Plan, check_range, plan_of
 from opentrn.sim.strict import Finding, Strict
 
@@ -43,6 +53,8 @@ class Machine:
         self._pool: dict[tuple, list[np.ndarray]] = {}
         self._pooled, self._slab = 0, Slab()
         self._arenas: dict[str, Arena] = {}
+        # Matmuls that were checked and recorded, whose products are still to be computed.
+        self.late: list[Callable[[], Any]] = []
         self.products: dict[tuple[int, int], np.ndarray] = {}
         self._held: list[Buffer] = []
         self._holding = 0
@@ -62,6 +74,8 @@ class Machine:
             storage = Storage(buffer, fresh_rows(buffer.shape[0], row), raw=True)
         else:
             storage = self._in_hbm(buffer)
+        if buffer.space == "psum":
+            storage.late = self.late
         self.storages[buffer] = storage
         return storage
 
@@ -144,8 +158,14 @@ class Machine:
         """The buffer's memory, allocated at first use."""
         return self.storages.get(buffer) or self.allocate(buffer)
 
+    def catch_up(self) -> None:
+        """Compute the products that were put off."""
+        if self.late:
+            catch_up(self.late)
+
     def value(self, view: View) -> np.ndarray:
         """A copy of what the view holds, as carrier values; a scalar runtime index is followed."""
+        self.catch_up()
         storage = self.storage(view.buffer)
         storage.settle(view)
         if view.index is not None:
@@ -161,12 +181,13 @@ class Machine:
             self.notice("ignored_operand", what, instruction.where)
         if instruction.form.limited and self.strict.activation_range != "ignore":
             check_range(self, instruction, plan)
+        if plan.sums:
+            return self._run_sum(instruction, plan)
+        self.catch_up()
         if plan.moves:
             self._run_move(instruction)
         elif plan.plain:
             self._run_plain(instruction, plan)
-        elif plan.sums:
-            self._run_sum(instruction, plan)
         else:
             self._run_bound(instruction, plan)
 
@@ -217,7 +238,7 @@ class Machine:
         view = operands[plan.outputs[0][0]]
         storage = self.storages.get(view.buffer) or self.allocate(view.buffer)
         storage.settle(view)
-        groups.add(self, instruction, storage, view, given)
+        groups.add(self, instruction, storage, view, given, late=True)
 
     def _run_move(self, instruction: Instruction) -> None:
         """The short way for copies that convert nothing."""
@@ -490,6 +511,7 @@ class Machine:
             elif instruction in self.unseen:
                 self.unseen.discard(instruction)
                 self.execute(instruction)
+                self.catch_up()
             else:
                 bound.append(self.bind(instruction))
                 bound[0]()
@@ -510,6 +532,7 @@ class Machine:
 
     def finish_loop(self, loop: Loop, low: int, high: int) -> None:
         """Run the iterations after the first, which ran while the body was recorded."""
+        self.catch_up()
         second = low + loop.step
         if low >= high:
             self.trips.append((loop, 0))

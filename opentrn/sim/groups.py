@@ -4,33 +4,52 @@ A matmul overwrites what no matmul has touched since something else was written 
 the rest.  `Storage.touched` marks the results of matmuls, `Storage.seen` those that were read.
 """
 
+from functools import partial
+
 import numpy as np
 
 from opentrn.base import float32
 from opentrn.isa import Instruction, View
 from opentrn.sim.memory import Storage, put
 
+# Matmuls put off at most: between two of them the tile product drives the interpreter out of the
+# caches, and sixteen checked in a row and computed in a row take a third less time beside it.
+MOST = 64
 
-def add(machine, instruction: Instruction, storage: Storage, view: View, given: dict) -> None:
-    """Run a matmul on the inputs `given`: overwrite, add, or either for each location."""
+
+def add(
+    machine, instruction: Instruction, storage: Storage, view: View, given: dict, late: bool = False
+) -> None:
+    """Run a matmul on the inputs `given`: overwrite, add, or either for each location.
+
+    With `late` a plain product may be put off until `machine.catch_up`; its checks are made now.
+    """
     run, window = instruction.form.run, storage.window(view)
     group = opened(machine, storage, view, instruction)
-    direct = view.dtype == float32 and not storage.raw
-    if group is None and direct and window.ndim == 2:
-        run(**given, out=window)
-    elif group is True and direct and window.ndim == 2 and instruction.form.adds:
-        run(**given, out=window, add=True)
+    whole = group is None or group is True
+    if whole and instruction.form.adds and window.ndim == 2 and _direct(storage, view):
+        product = partial(run, **given, out=window, add=group is True)
+        if late and len(machine.late) < MOST:
+            machine.late.append(product)
+        else:
+            machine.catch_up()
+            product()
     else:
+        machine.catch_up()
         value = run(**given, out=_room(machine, instruction.form))["dst"].reshape(window.shape)
-        if group is True and direct:
+        if group is True and _direct(storage, view):
             np.add(window, value, out=window)
         else:
-            value = added(storage.read(view), value, group)
-            put(window, value, view.dtype, storage.raw)
+            put(window, added(storage.read(view), value, group), view.dtype, storage.raw)
     if storage.touched.cells is not True:
         storage.touched.add(view)
     if storage.written.cells is not True:
         storage.written.add(view)
+
+
+def _direct(storage: Storage, view: View) -> bool:
+    """Whether sums can be made where they are kept."""
+    return view.dtype == float32 and not storage.raw
 
 
 def _room(machine, form) -> np.ndarray:

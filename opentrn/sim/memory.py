@@ -8,6 +8,7 @@ reinterprets them, or when buffers alias by explicit address.  HBM is kept in it
 import sys
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -173,13 +174,15 @@ class Storage:
     matmuls in PSUM, `seen` those that have been read.  `origin` is the byte at which the buffer
     begins in `array` (buffers with explicit addresses share one).  `borrowed` memory belongs to
     the caller and is copied before the first write; `unset` memory is made to read as
-    uninitialised when something is read that nobody wrote.
+    uninitialised when something is read that nobody wrote.  `late` is work on PSUM that its machine
+    has put off (see `sim.groups`) and that is done before anything is read.
     """
 
     __slots__ = (
         "array",
         "borrowed",
         "buffer",
+        "late",
         "origin",
         "raw",
         "seen",
@@ -193,6 +196,7 @@ class Storage:
         self.buffer, self.array, self.raw, self.origin = buffer, array, raw, 0
         self.written, self.touched, self.seen = Marks(buffer), Marks(buffer), Marks(buffer)
         self.borrowed, self.unset = False, True
+        self.late: list[Callable[[], Any]] | None = None
         self.windows: dict[int, tuple[View, np.ndarray]] = {}
 
     # ------------------------------------------------------------ addressing
@@ -239,6 +243,8 @@ class Storage:
 
     def read(self, view: View) -> np.ndarray:
         """Carrier values of the view; shares memory where no conversion is needed."""
+        if self.late:
+            catch_up(self.late)
         self.settle(view)
         if self.unset and self.written.cells is not True:
             self.blank()
@@ -266,6 +272,8 @@ class Storage:
     def settle(self, view: View) -> None:
         """Turn values into bytes when `view` reinterprets them as another dtype."""
         if view.dtype != self.buffer.dtype:
+            if self.late:
+                catch_up(self.late)
             # Before single bytes of an element can be written, all of it reads as uninitialised.
             self.blank()
             if not self.raw:
@@ -308,6 +316,14 @@ class Storage:
         if self.raw:
             value = numerics.encode(np.asarray(value), self.buffer.dtype)
         np.copyto(self.place(view_of(self.buffer)), value, where=where)
+
+
+def catch_up(late: list[Callable[[], Any]]) -> None:
+    """Do the work that was put off, in order."""
+    steps = late[:]
+    late.clear()
+    for step in steps:
+        step()
 
 
 class Arena:

@@ -22,10 +22,10 @@ def out_of(*tiles):
     return tuple(outs)
 
 
-def run_twice(kernel, *arrays):
-    """Outputs of a run without findings, checked to be those of a replay."""
+def run_twice(kernel, *arrays, noticed=()):
+    """Outputs of a run that finds just this, checked to be those of a replay."""
     run = nki.run(kernel, *arrays)
-    assert run.findings == ()
+    assert tuple(f.code for f in run.findings if not f.code.startswith("nki.migrate.")) == noticed
     replay = Replay(run.program, run.chip)
     for _ in range(2):
         for found, wanted in zip(replay(list(arrays)), run.outputs, strict=True):
@@ -102,7 +102,7 @@ def test_a_psum_tile_begins_its_own_sum_where_another_lies():
 
     wide = X.astype(np.float64)
     sums = np.concatenate([wide[:, :8].sum(0), wide[:, :8].sum(0)])
-    (found,) = run_twice(kernel, X)
+    (found,) = run_twice(kernel, X, noticed=("sim.unread_alias",))
     np.testing.assert_allclose(found, np.tile(sums, (32, 1)), rtol=1e-4, atol=1e-4)
 
 
@@ -376,9 +376,7 @@ def test_results_written_while_they_are_computed():
         nisa.activation(tiles[3], nl.square, deep, scale=col, bias=col)
         nisa.activation(tiles[4], nl.sin, deep, scale=8.0)  # past its range
         nisa.tensor_tensor_scan(tiles[5], deep, deep, 0.25, nl.multiply, nl.add)
-        nisa.tensor_tensor(
-            deep[:, 0:2], deep[:, 1:3], deep[:, 2:4], nl.add
-        )  # overlaps
+        nisa.tensor_tensor(deep[:, 0:2], deep[:, 1:3], deep[:, 2:4], nl.add)  # overlaps
         return out_of(*tiles, deep)
 
     x, column = X * 2, X[:, :1].copy()
