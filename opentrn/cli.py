@@ -146,11 +146,13 @@ def _show_findings(found: list[Any], *, as_json: bool) -> None:
 @main.command()
 @click.option("--target", default=DEFAULT_TARGET, show_default=True, help="Chips: trn2,trn3.")
 @click.option("--arg", "args", multiple=True, metavar="NAME=VALUE", help="a=float32[128,512] n=2")
-@click.option("--cores", default=1, show_default=True, help="Program instances: kernel[2].")
+@click.option("--cores", "--grid", "grid", default="", help="Launch grid: 2 or 4,2.")
 @json_option
 @click.argument("kernel", metavar="FILE.py[:KERNEL]")
-def check(target: str, args: tuple[str, ...], cores: int, json: bool, kernel: str) -> None:
+def check(target: str, args: tuple[str, ...], grid: str, json: bool, kernel: str) -> None:
     """Say whether the chip and its compiler would take a kernel, without running it.
+
+    Kernels of nki and neuronxcc.nki; every program instance of the launch grid is checked.
 
     Shapes come from --arg, from example_inputs in the file, or from annotations. Ends with status
     0 when clean, 1 when something is refused, 2 when a kernel's arguments are not known, and 3
@@ -163,7 +165,7 @@ def check(target: str, args: tuple[str, ...], cores: int, json: bool, kernel: st
 
     given = dict(map(nki.read_pair, args))
     with contextlib.redirect_stdout(sys.stderr):  # what the kernel prints is not the report
-        checked = check_file(kernel, target.split(","), given, cores)
+        checked = check_file(kernel, target.split(","), given, nki.read_grid(grid))
     told = nki.document(kernel, checked)
     click.echo(jsonlib.dumps(told) if json else "\n\n".join(map(str, checked)))
     sys.exit({"clean": 0, "refused": 1, "unchecked": 2, "findings": 3}[told["status"]])
@@ -269,6 +271,7 @@ def analyze(target: str, dtype: str, train: bool, json: bool, model: str) -> Non
 
 
 main.command("profile", context_settings={"ignore_unknown_options": True})(commands.profile)
+main.command("calibrate")(commands.calibrate)
 main.command("plan")(commands.plan)
 main.command("compare")(commands.compare)
 main.command("simulate")(commands.simulate)

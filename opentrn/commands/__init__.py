@@ -1,8 +1,9 @@
 """Commands of `opentrn` that are more than a call of one room."""
 
+from opentrn.commands.calibrate import calibrate
 from opentrn.commands.cluster import simulate
 from opentrn.commands.nccom import claims, nccom_test
 from opentrn.commands.plan import compare, plan
 from opentrn.commands.profile import profile
 
-__all__ = ["claims", "compare", "nccom_test", "plan", "profile", "simulate"]
+__all__ = ["calibrate", "claims", "compare", "nccom_test", "plan", "profile", "simulate"]

@@ -1,5 +1,6 @@
 """Closed-form time, bytes and dollars, and how sure we are."""
 
+from opentrn.cost.calibrate import Calibration, Sample, calibrate
 from opentrn.cost.claims import Claim, check_claims, claims_document, claims_text
 from opentrn.cost.demand import PARTS as MEMORY_PARTS
 from opentrn.cost.demand import memory
@@ -15,9 +16,9 @@ from opentrn.cost.training import COMMUNICATION, training_parts
 from opentrn.hw import best_price
 
 __all__ = [
-    "COMMUNICATION", "Claim", "Dollars", "Estimate", "MEMORY_PARTS", "Platform", "RECOMPUTE",
-    "Roofline", "Serving", "Split", "StepTime", "Tier", "Training", "best_price", "check_claims",
-    "claims_document", "claims_text", "collective_time", "decode_parts", "dollars",
-    "dollars_per_million", "memory", "platform", "prefill_parts", "roofline", "step_time", "total",
-    "training_parts", "weakest",
+    "COMMUNICATION", "Calibration", "Claim", "Dollars", "Estimate", "MEMORY_PARTS", "Platform",
+    "RECOMPUTE", "Roofline", "Sample", "Serving", "Split", "StepTime", "Tier", "Training",
+    "best_price", "calibrate", "check_claims", "claims_document", "claims_text",
+    "collective_time", "decode_parts", "dollars", "dollars_per_million", "memory", "platform",
+    "prefill_parts", "roofline", "step_time", "total", "training_parts", "weakest",
 ]  # fmt: skip
