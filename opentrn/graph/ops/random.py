@@ -97,31 +97,30 @@ class RngBitGenerator(Op):
 
 
 def _philox_bits(state: np.ndarray, number: int, bits: int) -> tuple[np.ndarray, np.ndarray]:
-    """`number` elements of `bits` bits, and the next state: each counter gives four words."""
-    key = _words(int(state[0]))
-    per_counter = 2 if bits == 64 else 4
-    blocks = -(-number // per_counter)
-    start = int(state[1]) + (int(state[2]) << 64 if len(state) == 3 else 0)
-    low = np.arange(blocks, dtype=np.uint64) + np.uint64(start & (1 << 64) - 1)
-    carried = low < np.uint64(start & (1 << 64) - 1)
-    high = np.uint64(start >> 64) + carried.astype(np.uint64)
+    """`number` elements of `bits` bits, and the next state: each counter gives four words.
+
+    Of a state of two numbers the key is also the upper half of the counter."""
+    blocks = -(-number // (2 if bits == 64 else 4))
+    start, above = state[1], state[2] if len(state) == 3 else state[0]
+    low = np.arange(blocks, dtype=np.uint64) + start
+    high = above + (low < start).astype(np.uint64)
     counters = [low & _MASK, low >> np.uint64(32), high & _MASK, high >> np.uint64(32)]
-    words = np.stack(philox(counters, key), axis=-1)
-    end = start + blocks
-    moved = np.array([int(state[0]), end & (1 << 64) - 1, end >> 64 & (1 << 64) - 1], np.uint64)
-    return _elements(words.reshape(-1), number, bits), moved[:len(state)]
+    words = np.stack(philox(counters, _words(int(state[0]))), axis=-1).reshape(-1)
+    end = int(start) + blocks
+    moved = state.copy()
+    moved[1] = end & (1 << 64) - 1
+    if len(state) == 3:
+        moved[2] = (int(above) + (end >> 64)) & (1 << 64) - 1
+    return _elements(words, number, bits), moved
 
 
 def _threefry_bits(state: np.ndarray, number: int, bits: int) -> tuple[np.ndarray, np.ndarray]:
     """`number` elements of `bits` bits, and the next state: each counter gives two words."""
-    key, start = _words(int(state[0])), state[1]
-    per_counter = 1 if bits == 64 else 2
-    blocks = -(-number // per_counter)
-    counter = np.arange(blocks, dtype=np.uint64) + start
-    pair = threefry((counter & _MASK).astype(U32), (counter >> np.uint64(32)).astype(U32), key)
-    # Of 64 bits the pairs follow one another; of fewer, all first words come before the second.
-    words = np.stack(pair, axis=-1).reshape(-1) if bits == 64 else np.concatenate(pair)
-    moved = np.array([state[0], start + np.uint64(blocks)], np.uint64)
+    blocks = -(-number // (1 if bits == 64 else 2))
+    counter = np.arange(blocks, dtype=np.uint64) + state[1]
+    halves = (counter & _MASK).astype(U32), (counter >> np.uint64(32)).astype(U32)
+    words = np.stack(threefry(*halves, _words(int(state[0]))), axis=-1).reshape(-1)
+    moved = np.array([state[0], state[1] + np.uint64(blocks)], np.uint64)
     return _elements(words, number, bits), moved
 
 
