@@ -25,13 +25,14 @@ def check_file(
     place: str,
     targets: Sequence[str],
     arguments: Mapping[str, Any],
-    instances: int = 1,
+    grid: tuple[int, ...] = (),
 ) -> list[nki.Checked]:
     """Check `FILE.py` or `FILE.py:KERNEL` for each target: one report for each kernel and target.
 
     The file is imported, so what stands at its top level runs (keep calls of kernels behind
     `if __name__ == "__main__"`).  Arguments are given by name; when a file has several kernels
     each takes those it has parameters for.
+    `grid` is the launch grid, where the kernel itself has none.
     Raises MissingFileError, UnknownNameError `dropin.kernel`, and what the file itself raises.
     """
     path, _, name = place.rpartition(":") if not os.path.isfile(place) else (place, "", "")
@@ -43,7 +44,7 @@ def check_file(
             given = arguments if name else _own(kernel, arguments)
             for target in targets:
                 with install(target):
-                    checked.append(nki.check(kernel, target, given, vars(module), instances))
+                    checked.append(nki.check(kernel, target, given, vars(module), grid))
     return checked
 
 
@@ -56,7 +57,7 @@ def _own(kernel: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def _kernels(module: ModuleType, path: str, name: str) -> list[Any]:
     """The named kernel, or all that the file itself defines, in the order of their lines."""
-    found = {n: v for n, v in vars(module).items() if isinstance(v, nki.Kernel)}
+    found = {n: v for n, v in vars(module).items() if isinstance(v, nki.AnyKernel)}
     if name:
         thing = getattr(module, name, None)
         if not callable(thing):
@@ -66,7 +67,7 @@ def _kernels(module: ModuleType, path: str, name: str) -> list[Any]:
                 code=NO_KERNEL,
                 fix=f"nearest: {', '.join(like or found) or 'none'}",
             )
-        return [nki.jit(thing)]
+        return [thing if isinstance(thing, nki.AnyKernel) else nki.jit(thing)]
     here = os.path.abspath(path)
     own = {
         id(v.func): v

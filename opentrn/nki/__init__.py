@@ -2,8 +2,8 @@
 
 from opentrn.nki import collectives, dtype, isa, kernels, language, typing
 from opentrn.nki.check import Checked, check, document, worst
-from opentrn.nki.check_arguments import Shaped, read_pair
-from opentrn.nki.jit import Kernel, jit, run
+from opentrn.nki.check_arguments import Shaped, read_grid, read_pair
+from opentrn.nki.jit import AnyKernel, Kernel, jit, run
 from opentrn.nki.older import functions as older_functions
 from opentrn.nki.older import missing as missing_name
 from opentrn.nki.ranks import PerRank, run_ranks, simulate
@@ -13,6 +13,7 @@ from opentrn.nki.tensor import NKIObject, NkiTensor
 from opentrn.nki.versions import VERSIONS, current_version, use_version
 
 __all__ = [
+    "AnyKernel",
     "Checked",
     "Kernel",
     "NKIObject",
@@ -34,6 +35,7 @@ __all__ = [
     "language",
     "missing_name",
     "older_functions",
+    "read_grid",
     "read_pair",
     "record",
     "run",

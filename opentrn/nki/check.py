@@ -9,19 +9,19 @@ the NKI compiler accepts.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Any
 
-from opentrn.base import TrnError, UsageError, Where, declare, explanation
+from opentrn.base import TrnError, UnwrittenError, UsageError, Where, declare, explanation
 from opentrn.hw import target as find_target
-from opentrn.isa import Builder, View, view_of
-from opentrn.nki.arrays import whole
+from opentrn.isa import Instruction, Program, View, view_of
 from opentrn.nki.check_arguments import MISSING, SYNTAX, Shaped, fill, shaped
-from opentrn.nki.jit import jit
-from opentrn.nki.session import Session, entered, new_machine, use_target
+from opentrn.nki.check_record import RAISED, Recorded, record_cores, record_older
+from opentrn.nki.jit import AnyKernel, Kernel, jit
+from opentrn.nki.session import use_target
 from opentrn.nki.subset import examine as examine_python
-from opentrn.nki.tensor import MemoryRegion, NkiTensor
-from opentrn.sim import Finding, examine, place
+from opentrn.sim import Finding, examine, place, races
 
 SCHEMA = "opentrn.check/1"
 
@@ -30,12 +30,6 @@ VALUES = declare(
     "The rest of the kernel depends on values, which a check does not have.",
     rule="a check knows shapes only; `while reg:` and reads of registers need a run",
     fix="run the kernel on example inputs for the rest",
-)
-RAISED = declare(
-    "nki.check_raised",
-    "The kernel's own Python raised an error for these arguments.",
-    rule="a kernel must build for the shapes it is given",
-    fix="pass arguments the kernel is written for, or correct it",
 )
 
 
@@ -119,16 +113,18 @@ def check(
     target: str = "trn2",
     arguments: Mapping[str, Any] | None = None,
     names: Mapping[str, Any] | None = None,
-    instances: int = 1,
+    grid: int | tuple[int, ...] = (),
 ) -> Checked:
     """Check one kernel for one chip: refusals, findings and the memory it needs.
 
     `arguments` are values by name, tensors as Shaped (or arrays, of which only the shape counts);
-    `names` the globals of its file, which may hold example inputs.  With `instances` > 1 the first
-    program instance of such a launch is checked.  Never raises for what the kernel does.
-    Raises UnknownNameError for an unknown target.
+    `names` the globals of its file, which may hold example inputs.  Every program instance of the
+    launch `grid` is checked (that of the kernel itself without one); kernels of `neuronxcc.nki`
+    too.  Never raises for what the kernel does.  Raises UnknownNameError for an unknown target.
     """
-    made, chip = jit(kernel), find_target(target)
+    made = kernel if isinstance(kernel, AnyKernel) else jit(kernel)
+    chip = find_target(target)
+    sizes = ((grid,) if isinstance(grid, int) else tuple(grid)) or made.grid
     code = getattr(made.func, "__code__", None)
     where = code and Where(code.co_filename, code.co_firstlineno, made.__name__)
     report = Checked(made.__name__, chip.name, where)
@@ -137,12 +133,13 @@ def check(
     except UsageError as error:
         error.at = where
         report.refusals.append(error)
-        report.findings = examine_python(made)
+        report.findings = examine_python(made) if isinstance(made, Kernel) else []
         return report
     report.arguments = {name: _shown(value) for name, value in bound.arguments.items()}
     with use_target(chip.name):
-        _record(report, made, chip, bound, instances)
-    report.findings += examine_python(made, bound.arguments.values())
+        _record(report, made, chip, bound, sizes)
+    if isinstance(made, Kernel):
+        report.findings += examine_python(made, bound.arguments.values())
     return report
 
 
@@ -150,38 +147,49 @@ def _shown(value: Any) -> str:
     return str(value) if isinstance(value, Shaped) else repr(value)
 
 
-def _record(report: Checked, made, chip, bound, instances: int) -> None:
-    """Run the kernel's Python, collecting refusals; then place and follow what it recorded."""
-    session = Session(made.__name__, chip, new_machine(chip), Builder(made.__name__, chip.name))
-    session.recording_only, session.refused = 1, []
-    session.grid = (instances,)
-    results: list[View] = []
-    with entered(session):
-        try:
-            own = {name: _open(session, name, value) for name, value in bound.arguments.items()}
-            bound.arguments.update(own)
-            results = _returned(made.func(*bound.args, **bound.kwargs), report)
-            report.complete = True
-        except TrnError as error:
-            _stopped(report, error)
-        except Exception as error:
-            report.refusals.append(_raised(error))
-    report.findings += session.noticed()
-    refused = session.refused
-    report.refusals[:0] = [error for error, _ in refused]
-    touched = {v.buffer for _, operands in refused for v in operands if isinstance(v, View)}
-    session.builder.outputs += list(dict.fromkeys(view.buffer for view in results))
-    if report.complete:
-        _follow(report, session, chip, results, touched, shared=instances > 1)
-
-
-def _stopped(report: Checked, error: TrnError) -> None:
-    """An error that ended the recording: the kernel's, or only ours for want of values."""
-    if error.code in ("sim.register", "nki.counter"):
-        known = explanation(VALUES)
-        report.findings.append(Finding(VALUES, known.meaning, error.at, known.rule, known.fix))
-    else:
+def _record(report: Checked, made, chip, bound, grid: tuple[int, ...]) -> None:
+    """Record every instance of the launch; then place and follow what was recorded."""
+    older = not isinstance(made, Kernel)
+    try:
+        parts = (record_older if older else record_cores)(made, chip, bound, grid)
+    except TrnError as error:
         report.refusals.append(error)
+        return
+    for part in parts:
+        for error in part.refused:
+            _once(report.refusals, error)
+        for found in part.findings:
+            _once(report.findings, found)
+        if part.stop is not None:
+            _stopped(report, part.stop)
+    report.complete = all(part.program is not None for part in parts)
+    if report.complete:
+        for part in parts:
+            _follow(report, part, chip, shared=len(parts) > 1, older=older)
+        if len(parts) > 1:
+            _follow_shared(report, parts, chip)
+
+
+def _once(known: list, one: Any) -> None:
+    """Add a refusal or finding unless the same is known at the same line."""
+    place = one.at if isinstance(one, TrnError) else one.where
+    for other in known:
+        there = other.at if isinstance(other, TrnError) else other.where
+        if (other.code, other.what, there) == (one.code, one.what, place):
+            return
+    known.append(one)
+
+
+def _stopped(report: Checked, error: Exception) -> None:
+    """An error that ended the recording: the kernel's, or only ours for want of values."""
+    if not isinstance(error, TrnError):
+        _once(report.refusals, _raised(error))
+    elif error.code in ("sim.register", "nki.counter"):
+        known = explanation(VALUES)
+        found = Finding(VALUES, known.meaning, error.at, known.rule, known.fix)
+        _once(report.findings, found)
+    else:
+        _once(report.refusals, error)
 
 
 def _raised(error: Exception) -> TrnError:
@@ -197,69 +205,64 @@ def _raised(error: Exception) -> TrnError:
     return UsageError(f"the kernel raised {type(error).__name__}{text}", code=RAISED, at=at)
 
 
-def _open(session: Session, name: str, value: Any) -> Any:
-    """Shaped values become input tensors; containers are walked."""
-    if isinstance(value, Shaped):
-        made = session.buffer("hbm", value.shape, value.dtype, name=name, kind="input")
-        session.builder.inputs.append(made)
-        return whole(session, made, MemoryRegion.shared_hbm)
-    if type(value) in (list, tuple):
-        return type(value)(_open(session, f"{name}_{n}", v) for n, v in enumerate(value))
-    if type(value) is dict:
-        return {key: _open(session, f"{name}_{key}", v) for key, v in value.items()}
-    return value
-
-
-def _returned(result: Any, report: Checked) -> list[View]:
-    """The views a kernel returned; tensors elsewhere than in shared HBM are refused."""
-    if isinstance(result, list | tuple):
-        return [view for part in result for view in _returned(part, report)]
-    if result is None:
-        return []
-    code = "nki.return"
-    what = f"the kernel returned a {type(result).__name__}"
-    if isinstance(result, NkiTensor):
-        if result.buffer is MemoryRegion.shared_hbm:
-            return [result._view]
-        code, what = "nki.output_space", f"the kernel returned a tensor in {result.buffer.value}"
-    report.refusals.append(UsageError(what, code=code, at=report.where))
-    return []
-
-
-def _follow(
-    report: Checked, session: Session, chip, results: list[View], touched: set, shared: bool
-) -> None:
+def _follow(report: Checked, part: Recorded, chip, shared: bool, older: bool) -> None:
     """Where the tiles lie, and what each instruction finds in memory.
 
-    What a refused instruction touches counts as written: it would have been.  With several
-    instances, `shared` outputs may be written by the others.
+    What a refused instruction touches counts as written: it would have been.  `shared` outputs may
+    be written by other instances; kernels of the `older` language write their arguments.
     """
-    try:
-        program = session.builder.program()
-    except TrnError as error:
-        report.refusals.append(error)
-        return
-    report.instructions = len(program) + len(session.refused)
+    program = part.program
+    report.instructions += len(program) + len(part.touched and part.refused)
     try:
         placed = place(program, chip)
-        report.peak_bytes = dict(placed.peak_bytes)
-        report.findings += placed.findings
+        for space, most in placed.peak_bytes.items():
+            report.peak_bytes[space] = max(most, report.peak_bytes.get(space, 0))
+        for found in (*placed.findings, *races(program, chip)):
+            _once(report.findings, found)
     except TrnError as error:
-        report.refusals.append(error)
-    whole_results = [view_of(v.buffer) if v.index is not None else v for v in results]
-    for found in examine(program, chip, whole_results, written=touched):
-        if not (shared and found.code in ("sim.unwritten_output", "sim.partial_output")):
+        _once(report.refusals, error)
+    skipped = (*(OUTPUTS if shared else ()), *(("sim.mutated_input",) if older else ()))
+    written = {*part.touched, *(b for b in program.buffers if shared and b.kind == "output")}
+    for found in examine(program, chip, _whole(part.results), written=written):
+        if found.code not in skipped:
             _add(report, found)
+
+
+OUTPUTS = ("sim.unwritten_output", "sim.partial_output")
+
+
+def _follow_shared(report: Checked, parts: list[Recorded], chip) -> None:
+    """What several cores together read and write of shared memory, one phase after the other."""
+    phases = zip_longest(*(_phases(part.program) for part in parts), fillvalue=[])
+    body = [one for phase in phases for of_core in phase for one in of_core]
+    program = replace(parts[0].program, body=body, mutated=[])
+    own = {view.buffer for one in body for view in one.views() if view.buffer.kind != "output"}
+    touched = own.union(*(part.touched for part in parts))
+    for found in examine(program, chip, _whole(parts[0].results), written=touched):
+        _add(report, found)
+
+
+def _phases(program: Program) -> list[list[Instruction]]:
+    """The instructions of one core that touch shared memory, cut where the cores meet."""
+    found: list[list[Instruction]] = [[]]
+    for one in program.instructions():
+        if one.form.meets:
+            found.append([])
+        elif any(view.buffer.kind == "output" for view in one.views()):
+            found[-1].append(one)
+    return found
+
+
+def _whole(results: list[View]) -> list[View]:
+    return [view_of(v.buffer) if v.index is not None else v for v in results]
 
 
 def _add(report: Checked, found: Finding) -> None:
     """A finding, or a refusal where a run would refuse it."""
     if found.code not in ("sim.unwritten_output", "sim.accumulate_unset"):
-        report.findings.append(found)
+        _once(report.findings, found)
         return
-    from opentrn.base import UnwrittenError
-
-    report.refusals.append(UnwrittenError(found.what, code=found.code, at=found.where))
+    _once(report.refusals, UnwrittenError(found.what, code=found.code, at=found.where))
 
 
 def document(file: str, checked: list[Checked]) -> dict[str, Any]:

@@ -54,6 +54,14 @@ def read_pair(text: str) -> tuple[str, Any]:
     return name.strip(), read(value)
 
 
+def read_grid(text: str) -> tuple[int, ...]:
+    """The launch grid written as `2` or `4,2`; () for an empty text, UsageError for another."""
+    sizes = [part.strip() for part in text.split(",")] if text.strip() else []
+    if not all(part.isdigit() and int(part) for part in sizes):
+        raise UsageError(f"cannot read the launch grid {text!r}", code=SYNTAX, fix="write 2 or 4,2")
+    return tuple(int(part) for part in sizes)
+
+
 def _value(node: ast.expr) -> Any:
     if isinstance(node, ast.Subscript):
         sizes = ast.literal_eval(node.slice)
@@ -154,4 +162,14 @@ def _declared(annotation: Any) -> tuple[Shaped, str] | None:
     return (found, "") if isinstance(found, Shaped) else None
 
 
-__all__ = ["MISSING", "SYNTAX", "Shaped", "examples", "fill", "read", "read_pair", "shaped"]
+__all__ = [
+    "MISSING",
+    "SYNTAX",
+    "Shaped",
+    "examples",
+    "fill",
+    "read",
+    "read_grid",
+    "read_pair",
+    "shaped",
+]

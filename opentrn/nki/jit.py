@@ -39,11 +39,8 @@ declare(
 )
 
 
-class Kernel:
-    """A kernel function that can be called on arrays, inspected, and launched on a grid.
-
-    Called inside another kernel it runs as part of that one.  `func` is the Python function.
-    """
+class AnyKernel:
+    """A kernel of `nki` or of the older `neuronxcc.nki`: a function, a launch grid, options."""
 
     def __init__(self, func: Callable, grid: tuple[int, ...] = (1,), **options: Any):
         functools.update_wrapper(self, func)
@@ -53,6 +50,16 @@ class Kernel:
     def instances(self) -> int:
         """How many program instances a call runs."""
         return prod(self.grid)
+
+    def __repr__(self) -> str:
+        return f"<nki kernel {self.__name__}>"
+
+
+class Kernel(AnyKernel):
+    """A kernel function that can be called on arrays, inspected, and launched on a grid.
+
+    Called inside another kernel it runs as part of that one.  `func` is the Python function.
+    """
 
     def __getitem__(self, grid) -> "Kernel":
         """The same kernel launched on `grid` program instances (cores of a logical NeuronCore).
@@ -70,9 +77,6 @@ class Kernel:
         if running():
             return self.func(*args, **kwargs)
         return run(self, *args, **kwargs).outputs
-
-    def __repr__(self) -> str:
-        return f"<nki kernel {self.__name__}>"
 
 
 def jit(fn: Callable | None = None, **kwargs: Any) -> Any:

@@ -37,7 +37,8 @@ class Session:
     """One program instance of a running kernel.
 
     `program_ids` and `grid` are its place and the sizes of the launch grid; `recording_only`
-    counts the enclosing device loops that do not run, `ordered` the enclosing no_reorder blocks.
+    counts the enclosing device loops that do not run, `ordered` the enclosing no_reorder blocks,
+    and `block` holds the instructions of the outermost of these.
     `findings` are what was noticed about the kernel's Python, each once; `asked` counts how often
     a register was asked whether it is zero.
     `refused` collects (error, operands) of refused instructions, which are then left out; with
@@ -61,6 +62,7 @@ class Session:
     collectives: list[Instruction] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     asked: int = 0
+    block: list[Instruction] = field(default_factory=list)
 
     def note(self, code: str, what: str, fix: str = "") -> None:
         """Notice something about the line being run; each thing once for each line."""
@@ -79,6 +81,8 @@ class Session:
         else:
             self.machine.unseen.add(instruction)
         self.builder.body.append(instruction)
+        if self.ordered:
+            self.block.append(instruction)
 
     def meet(self, instruction: Instruction) -> None:
         """Carry out an instruction that needs other cores or ranks: here there are none."""

@@ -141,7 +141,7 @@ def test_what_depends_on_values_is_said():
             nisa.register_move(reg, 0)
 
     found = check(kernel, "trn2", {"a": Shaped(nl.int32, (1, 1))})
-    assert codes(found.findings) == ["nki.check_values", "nki.migrate.while"]
+    assert codes(found.findings) == ["nki.migrate.while", "nki.check_values"]
     assert not found.complete
 
 
@@ -183,7 +183,7 @@ def test_one_of_two_instances_may_write_half():
         assert nl.num_programs() == 2
         return out
 
-    assert check(kernel, "trn2", {"a": TILE}, instances=2).status == "clean"
+    assert check(kernel, "trn2", {"a": TILE}, grid=2).status == "clean"
 
 
 def test_arguments_that_are_missing_or_unknown():

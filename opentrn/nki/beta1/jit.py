@@ -4,14 +4,13 @@ There is one way to run: the simulated chip.  Modes that need a device run there
 is simulated device time.  Source: NKI API reference v2.26.1 (nki).
 """
 
-import functools
 from collections.abc import Callable
 from contextlib import nullcontext
-from math import prod
 from typing import Any
 
 from opentrn.base import UsageError, declare
 from opentrn.nki.beta1 import launch, launch_grid
+from opentrn.nki.jit import AnyKernel
 from opentrn.nki.session import Run, running, use_target
 
 declare(
@@ -22,21 +21,15 @@ declare(
 )
 
 
-class Kernel:
+class Kernel(AnyKernel):
     """A kernel that runs when called, on a launch grid: `kernel[4, 2](a, b)`.
 
     `options` holds what the decorator was given (mode, platform_target, warmup, iters, …).
     """
 
     def __init__(self, func: Callable, grid: tuple[int, ...] = (1,), **options: Any):
-        functools.update_wrapper(self, func)
-        self.func, self.grid, self.options = func, grid, options
+        super().__init__(func, grid, **options)
         self.last: Run | None = None
-
-    @property
-    def instances(self) -> int:
-        """How many program instances a call runs."""
-        return prod(self.grid)
 
     def __getitem__(self, grid: Any) -> "Kernel":
         """The same kernel on a launch grid."""
@@ -57,9 +50,6 @@ class Kernel:
         if self.last is None:
             raise UsageError(f"{self.__name__} has not run", code="beta1.not_run")
         return BenchmarkResult(self.last)
-
-    def __repr__(self) -> str:
-        return f"<nki kernel {self.__name__}>"
 
 
 class BenchmarkResult:

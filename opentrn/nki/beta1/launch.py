@@ -65,13 +65,8 @@ def run(func: Callable, grid: tuple[int, ...], args: tuple, kwargs: dict) -> Run
     like = kind_of(args, kwargs)
     with entered(session), one_blas_thread():
         given = _arguments(session, bound)
-        for place in product(*map(range, grid)):
-            session.program_ids, session.made = place, 0
-            session.loops, session.sums = [], {}
-            returned = func(*given.args, **given.kwargs)
-            session.flush()
-            _check_loops(session)
-        outputs = results(session, _plain(session, returned), like)
+        returned = instances(session, func, given)
+        outputs = results(session, plain(session, returned), like)
         program = session.builder.program()
         _write_back(session, program, [a for v in bound.arguments.values() for a in _arrays(v)])
     done = Run(
@@ -86,6 +81,18 @@ def run(func: Callable, grid: tuple[int, ...], args: tuple, kwargs: dict) -> Run
     return done
 
 
+def instances(session: Instances, func: Callable, given: inspect.BoundArguments) -> Any:
+    """Run every instance of the session's launch grid in turn; what the last one returned."""
+    returned = None
+    for place in product(*map(range, session.grid)):
+        session.program_ids, session.made = place, 0
+        session.loops, session.sums = [], {}
+        returned = func(*given.args, **given.kwargs)
+        session.flush()
+        _check_loops(session)
+    return returned
+
+
 def _check_loops(session: OlderSession) -> None:
     """Refuse a kernel that left a loop early: a device would not have."""
     if session.left:
@@ -98,32 +105,32 @@ def _arguments(session: OlderSession, bound: inspect.BoundArguments) -> inspect.
     given = {}
     for name, value in bound.arguments.items():
         if bound.signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
-            given[name] = {k: _own(arrays.argument(session, k, v)) for k, v in value.items()}
+            given[name] = {k: own(arrays.argument(session, k, v)) for k, v in value.items()}
         else:
-            given[name] = _own(arrays.argument(session, name, value))
+            given[name] = own(arrays.argument(session, name, value))
     return inspect.BoundArguments(bound.signature, given)
 
 
-def _own(value: Any) -> Any:
+def own(value: Any) -> Any:
     """Tensors of `nki` among an argument as tensors of this API."""
     if isinstance(value, NkiTensor):
         return Tensor.of(value)
     if isinstance(value, list | tuple):
-        parts = [_own(v) for v in value]
+        parts = [own(v) for v in value]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     if isinstance(value, dict):
-        return {k: _own(v) for k, v in value.items()}
+        return {k: own(v) for k, v in value.items()}
     return value
 
 
-def _plain(session: OlderSession, value: Any) -> Any:
+def plain(session: OlderSession, value: Any) -> Any:
     """Returned tensors as tensors of `nki`; tiles through HBM, with a finding."""
     if isinstance(value, Tensor):
         return value.read() if value.space == "hbm" else _unloaded(session, value)
     if isinstance(value, Blocks):
         value.settle()
     if isinstance(value, list | tuple):
-        return type(value)(_plain(session, v) for v in value)
+        return type(value)(plain(session, v) for v in value)
     return value
 
 

@@ -5,8 +5,8 @@ A name taken from here is noticed as `nki.migrate.constants`, at its line.
 
 from typing import Any
 
+from opentrn import isa
 from opentrn.base import declare
-from opentrn.isa import enums
 
 declare(
     "nki.migrate.constants",
@@ -33,4 +33,4 @@ def __getattr__(name: str) -> Any:
     from opentrn.nki.session import noticed
 
     noticed("nki.migrate.constants", f"nki.isa.constants.{name}", f"use nisa.{name}")
-    return getattr(enums, name)
+    return getattr(isa, name)

@@ -7,6 +7,7 @@ from typing import Any
 from opentrn.base import UsageError, declare, user_line
 from opentrn.isa import Register
 from opentrn.nki import isa as nisa
+from opentrn.nki.ordered import unordered_pairs
 from opentrn.nki.session import current
 from opentrn.nki.tensor import VirtualRegister
 
@@ -56,7 +57,8 @@ def static_range(start, stop=None, step=1) -> range:
 def no_reorder() -> Iterator[None]:
     """Keep the operations of the block in program order (which is always kept here).
 
-    Device loops inside are refused (UsageError `nki.no_reorder`).
+    Device loops inside are refused (UsageError `nki.no_reorder`).  Two engines that touch one SBUF
+    tile inside are noticed (`nki.unordered_pair`).
     """
     session = current()
     session.ordered += 1
@@ -64,6 +66,9 @@ def no_reorder() -> Iterator[None]:
         yield
     finally:
         session.ordered -= 1
+    if not session.ordered:
+        session.findings += unordered_pairs(session.block)
+        session.block.clear()
 
 
 @contextmanager
