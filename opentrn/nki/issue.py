@@ -47,6 +47,8 @@ def operand(cls, position: int, given: Any) -> tuple[Any, Any]:
         return float(given) if isinstance(given, float | np.floating) else int(given), NUMBER
     if isinstance(given, Register):
         return given, REGISTER
+    if isinstance(given, NkiTensor):  # a pattern beyond its tensor raises here
+        return given._view, given.form()
     name = cls.operand_names[position]
     raise UsageError(
         f"{cls.__name__}: `{name}` is a {type(given).__name__}, not a tile",

@@ -1,12 +1,13 @@
 """`NkiTensor`: the tensor a kernel holds, a view of a buffer of the running program."""
 
+import dataclasses
 import operator
 from enum import Enum
 from typing import Any
 
 import numpy as np
 
-from opentrn.base import DType, UsageError, declare, user_line
+from opentrn.base import BoundsError, DType, UsageError, declare, user_line
 from opentrn.base import dtype as as_dtype
 from opentrn.isa import Register, View, operand_form
 from opentrn.nki import versions
@@ -60,25 +61,56 @@ declare(
 
 
 class MemoryRegion(Enum):
-    """Where a tensor lives."""
+    """Where a tensor lives; `space` is the memory space of `isa.Buffer`."""
 
     sbuf = "sbuf"
     psum = "psum"
     private_hbm = "private_hbm"
     shared_hbm = "shared_hbm"
 
-    @property
-    def space(self) -> str:
-        """The memory space of `isa.Buffer`."""
-        return self.value if self in (MemoryRegion.sbuf, MemoryRegion.psum) else "hbm"
+    def __init__(self, name: str) -> None:
+        self.space = name if name in ("sbuf", "psum") else "hbm"
 
 
 class NKIObject:
-    """Base class for kernel configuration objects: keyword arguments become attributes."""
+    """Base class for kernel configuration objects: keyword arguments become attributes.
 
-    def __init__(self, **kwargs: Any) -> None:
-        for name, value in kwargs.items():
-            setattr(self, name, value)
+    A dataclass made of it takes what the kernel language takes, which is more than Python's: names
+    that it does not declare, and fields left out that have no default.  Kernels of the NKI Library
+    at d2ad3a57 do both (SectionParams of attention_cte, the sizes of mlp_tkg_constants).
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        known = dataclasses.fields(self) if dataclasses.is_dataclass(self) else ()
+        names = [field.name for field in known if field.init]
+        if len(args) > len(names):
+            given, most = len(args), len(names)
+            raise TypeError(f"{type(self).__name__} takes {most} values by place, not {given}")
+        values = _defaults(known) | dict(zip(names, args, strict=False))
+        for name in kwargs:
+            if name in names[: len(args)]:
+                raise TypeError(f"{type(self).__name__} got `{name}` twice")
+        for name, value in (values | kwargs).items():
+            object.__setattr__(self, name, value)
+        if known and hasattr(self, "__post_init__"):
+            self.__post_init__()
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        """Keep this `__init__` where a dataclass would write its own (it never replaces one)."""
+        super().__init_subclass__(**more)
+        if cls.__init__ is NKIObject.__init__:
+            cls.__init__ = NKIObject.__init__
+
+
+def _defaults(fields: tuple) -> dict[str, Any]:
+    """The values of the fields that have one without being given it."""
+    found = {}
+    for field in fields:
+        if field.default is not dataclasses.MISSING:
+            found[field.name] = field.default
+        elif field.default_factory is not dataclasses.MISSING:
+            found[field.name] = field.default_factory()
+    return found
 
 
 class Handle:
@@ -270,20 +302,23 @@ class NkiTensor(NKIObject):
         indirect_dim=0,
         dtype=None,
     ) -> "NkiTensor":
-        """An explicit access pattern over the storage."""
+        """An explicit access pattern over the storage; one that leaves it is refused when used."""
         if self._view.offset and versions.before("0.5") and _users_call():
             given = offset or 0
             what = f"offset {given} of a view that begins at {self._view.offset}"
             current().note("nki.migrate.ap", what, f"pass offset={given - self._view.offset}")
             offset = given - self._view.offset
-        made = self._view.ap(
-            pattern,
-            offset,
-            _runtime(scalar_offset),
-            _runtime(vector_offset),
-            indirect_dim,
-            None if dtype is None else as_dtype(dtype),
-        )
+        try:
+            made = self._view.ap(
+                pattern,
+                offset,
+                _runtime(scalar_offset),
+                _runtime(vector_offset),
+                indirect_dim,
+                None if dtype is None else as_dtype(dtype),
+            )
+        except BoundsError as error:
+            return Beyond(error)
         return self._with(made, scalar_offset, vector_offset)
 
     def view(self, dtype: DType) -> "NkiTensor":
@@ -350,3 +385,20 @@ class DynamicSlice:
 def identity(n: int, dtype: Any = "float32") -> np.ndarray:
     """The n × n identity as data for `nl.shared_constant` (the older `nki.tensor.identity`)."""
     return np.eye(n, dtype=as_dtype(dtype).storage)
+
+
+class Beyond(NkiTensor):
+    """An access pattern that leaves its tensor: whatever is done with it raises the BoundsError.
+
+    Kernels may make one and not use it: the NKI Library takes the pattern of a tile's weights
+    before it asks whether there is such a tile (output_projection_tkg at d2ad3a57).
+    """
+
+    def __init__(self, error: BoundsError) -> None:
+        object.__setattr__(self, "_error", error)
+
+    def __getattr__(self, name: str) -> Any:
+        """Nothing of a tensor is here."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise self._error

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from opentrn import nki
-from opentrn.base import TrnError
+from opentrn.base import BoundsError, TrnError
 from opentrn.nki import isa as nisa
 from opentrn.nki import language as nl
 from tests.nki.tiles import applied
@@ -243,3 +243,28 @@ def test_errors_in_library_calls_carry_the_users_line():
 
     error = refusal(kernel, np.ones((4, 4), np.float32))
     assert error.at.text == "nl.sum(nl.load(x), 0)"
+
+
+def test_a_pattern_beyond_its_tensor_is_refused_where_it_is_used():
+    def kernel(x, use):
+        out = nl.ndarray((4, 8), nl.float32, buffer=nl.shared_hbm)
+        tile = nl.load(x)
+        beyond = tile.ap([[8, 4], [1, 8]], offset=1)  # the last element of a partition is 8 of 8
+        assert isinstance(beyond, nl.NkiTensor)
+        use(beyond)
+        nl.store(out, tile)
+        return out
+
+    x = np.arange(32, dtype=np.float32).reshape(4, 8)
+    assert np.array_equal(nki.run(kernel, x, lambda beyond: None).outputs, x)
+    uses = (
+        lambda beyond: nisa.tensor_copy(nl.ndarray((4, 8), nl.float32), beyond),
+        lambda beyond: nisa.memset(beyond, 0.0),
+        lambda beyond: beyond.shape,
+        lambda beyond: beyond[0:1],
+        repr,
+    )
+    for use in uses:
+        with pytest.raises(BoundsError, match="elements 1 to 8") as caught:
+            nki.run(kernel, x, use)
+        assert "beyond = tile.ap" in caught.value.at.text
