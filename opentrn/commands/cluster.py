@@ -50,46 +50,125 @@ def _numbers(pairs: tuple[str, ...], option: str) -> dict[str, float]:
     return found
 
 
+_serve = (
+    click.option("--rate", type=float, help="Requests a second."),
+    click.option("--requests", type=click.IntRange(1), default=2000, show_default=True,
+                 help="How many requests."),
+    click.option("--trace", metavar="FILE.csv",
+                 help="Requests from a file: arrival, prompt, answer."),
+    click.option("--prompt", type=click.IntRange(1), default=1024, show_default=True,
+                 help="Mean prompt tokens."),
+    click.option("--answer", type=click.IntRange(1), default=256, show_default=True,
+                 help="Mean answered tokens."),
+    click.option("--spread", default=0.5, show_default=True,
+                 help="Spread of both, as a share of the mean."),
+    click.option("--burst", default=1.0, show_default=True,
+                 help="Spread of the gaps between requests; 1 is Poisson."),
+    click.option("--ttft", type=float, help="Objective: seconds until the first token."),
+    click.option("--tpot", type=float, default=0.05, show_default=True,
+                 help="Objective: seconds for each later token."),
+    click.option("--slots", type=click.IntRange(1), help="Most answers at once of a replica."),
+    click.option("--chunk", type=click.IntRange(0), default=0, show_default=True,
+                 help="Prompt tokens read beside each token; 0 reads prompts alone."),
+    click.option("--prefill-replicas", type=click.IntRange(0), default=0, show_default=True,
+                 help="Replicas that only read prompts."),
+    click.option("--weight-bytes", type=float, default=2.0, show_default=True,
+                 help="Bytes of one weight."),
+)  # fmt: skip
+
+
+@click.option("--train", "kind", flag_value="train", default=True, help="Simulate training.")
+@click.option("--serve", "kind", flag_value="serve", help="Simulate serving.")
 @listed(_fleet)
 @listed(_train)
+@listed(_serve)
 @click.option("--tp", type=int, help="Tensor parallelism.")
 @click.option("--pp", type=int, help="Pipeline parallelism.")
 @click.argument("model")
-def simulate(model: str, target: str, count: int, json: bool, **given: Any) -> None:
-    """Train MODEL on a fleet in simulated time: faults, checkpoints, restarts, spares, goodput.
+def simulate(model: str, kind: str, json: bool, **given: Any) -> None:
+    """Train or serve MODEL on a fleet in simulated time.
 
-    The job is the best plan for it (see `opentrn plan`). Rates of faults are those published for
-    GPUs until --mtbf says better.
+    Training: faults, checkpoints, restarts, spares, goodput; rates of faults are those published
+    for GPUs until --mtbf says better. Serving: continuous batching of arriving requests, TTFT,
+    TPOT, throughput and the objectives kept. The split is the best plan (see `opentrn plan`).
     """
-    from opentrn.cluster import Job, World, train
-    from opentrn.plan import plan
     from opentrn.workloads import model as find_model
 
     m = find_model(model)
     wanted = {name: given[name] for name in DEGREES if given.get(name) is not None}
+    found = (_serving if kind == "serve" else _training)(m, wanted, given)
+    if json:
+        click.echo(jsonlib.dumps({"plan": found[0].json(), **found[1]}))
+    else:
+        click.echo("\n".join([f"plan: {found[0]}", *found[2]]))
+
+
+def _training(m: Any, wanted: dict, given: dict[str, Any]) -> tuple[Any, dict, list[str]]:
+    """(plan, JSON, lines) of simulated training runs."""
+    from opentrn.cluster import Job, World, train
+    from opentrn.plan import plan
+
     options = {name: given[name] for name in ("tokens", "batch", "sequence", "optimizer")}
-    found = plan(m, target, count, wanted=wanted, **options)
+    found = plan(m, given["target"], given["count"], wanted=wanted, **options)
     best = found.best
     job = Job.of(best, m, tokens=given["tokens"], step_tokens=found.step_tokens,
                  kind=given["optimizer"], every_s=given["every"],
                  blocking=given["blocking"])  # fmt: skip
     hours, changed = _numbers(given["hours"], "--mtbf"), _numbers(given["changed"], "--set")
+    machines = given["count"] + given["spares"]
     runs = []
     for seed in range(given["seed"], given["seed"] + given["runs"]):
-        world = World.of(best.machine, count + given["spares"], seed=seed, hours=hours, **changed)
+        world = World.of(best.machine, machines, seed=seed, hours=hours, **changed)
         runs.append(train(world, job, seconds=given["seconds"])[0])
-    if json:
-        told = {"plan": best.json(), "runs": [run.json() for run in runs],
-                "assumptions": list(found.assumptions)}  # fmt: skip
-        click.echo(jsonlib.dumps(told))
-        return
-    click.echo(f"plan: {best}")
-    for run in runs:
-        click.echo(str(run))
+    lines = [str(run) for run in runs]
     if len(runs) > 1:
         goods = sorted(run.goodput for run in runs)
         mean = sum(goods) / len(goods)
-        click.echo(
-            f"goodput of {len(runs)} runs: mean {mean:.2%}, {goods[0]:.2%} to {goods[-1]:.2%}"
+        lines.append(
+            f"goodput of {len(runs)} runs: {mean:.2%}, from {goods[0]:.2%} to {goods[-1]:.2%}"
         )
-    click.echo("assumed: rates of faults as of GPUs, times of recovery, and what the plan assumes")
+    lines.append(
+        "assumed: rates of faults as of GPUs, times of recovery, and what the plan assumes"
+    )
+    notes = list(found.assumptions)
+    return best, {"runs": [run.json() for run in runs], "assumptions": notes}, lines
+
+
+def _serving(m: Any, wanted: dict, given: dict[str, Any]) -> tuple[Any, dict, list[str]]:
+    """(plan, JSON, lines) of simulated serving."""
+    from opentrn.base import UsageError
+    from opentrn.cluster import Service, serve
+    from opentrn.cost import platform
+    from opentrn.plan import plan_serving
+    from opentrn.workloads import Traffic
+
+    if given["trace"]:
+        traffic = Traffic.read(given["trace"])
+    elif given["rate"] is None:
+        raise UsageError("no requests arrive", code="workloads.traffic",
+                         fix="give --rate or --trace")  # fmt: skip
+    else:
+        lengths = {name: given[name] for name in ("prompt", "answer", "spread", "burst", "seed")}
+        traffic = Traffic.random(given["rate"], given["requests"], **lengths)
+    mean = {
+        "prompt": round(float(traffic.prompt.mean())),
+        "answer": round(float(traffic.answer.mean())),
+    }
+    # A plan reads all prompts of its batch at once; here they come one by one, so that TTFT is an
+    # objective of the simulation alone.
+    found = plan_serving(m, given["target"], given["count"], wanted=wanted, tpot_s=given["tpot"],
+                         weight_bytes=given["weight_bytes"], **mean)  # fmt: skip
+    best = found.best
+    own = {name: given[name] for name in ("slots", "chunk", "weight_bytes", "prefill_replicas")}
+    service = Service.of(best, m, platform(best.machine, best.lnc), **own)
+    served = serve(service, traffic, tpot_s=given["tpot"], ttft_s=given["ttft"])
+    told = {"serving": served.json(), "offered_requests_per_s": traffic.rate}
+    lines = [str(served), f"offered: {traffic.rate:,.3g} requests/s"]
+    if served.overloaded:
+        lines.append("more arrives than is served: the queue grows, and latencies with the run")
+    if best.cost_usd is not None and served.tokens_per_s:
+        hourly = best.cost_usd / best.hours
+        each = hourly / 3600 / served.tokens_per_s * 1e6
+        told["dollars_per_million_tokens"] = each
+        lines.append(f"${each:,.2f} per million answered tokens; {best.price}")
+    return best, told, lines

@@ -31,7 +31,7 @@ def _evaluate(m, where, job: Serving, split: Split, count: int, price) -> Plan:
     rate = job.batch * job.answer / busy
     cost = price.hourly * count / 3600.0 / rate * 1e6 if price else None
     extra = {"tpot_s": token, "ttft_s": float(prefill.seconds), "tokens_per_s": rate,
-             "batch": job.batch}  # fmt: skip
+             "batch": job.batch, "context": job.context}  # fmt: skip
     return Plan(
         split=split, step=decode, machine=where.name, lnc=where.lnc, count=count,
         hours=1e6 / rate / 3600.0, cost_usd=cost, cost_for="per million answered tokens",
@@ -86,9 +86,9 @@ def plan_serving(
     plans.sort(key=lambda one: -one.extra["tokens_per_s"])
     best = plans[0]
     for other in plans[keep:]:
-        more = best.extra["tokens_per_s"] / other.extra["tokens_per_s"] - 1.0
-        rejected.append(Rejected(str(other.split), "slower", f"{more:.0%} fewer tokens a second",
-                                 other.split, more))  # fmt: skip
+        share = other.extra["tokens_per_s"] / best.extra["tokens_per_s"]
+        told = f"{1 - share:.0%} fewer tokens a second"
+        rejected.append(Rejected(str(other.split), "slower", told, other.split, 1 / share - 1))
     notes = [f"prompts of {prompt:,} and answers of {answer:,} tokens"]
     notes += [f"at most {tpot_s:g} s for each token"] if tpot_s else []
     found = find_price(best.machine, basis, region, prices)

@@ -36,6 +36,32 @@ def test_the_run_of_given_tokens_ends_with_them(opentrn):
     assert run["checkpoint"]["every_s"] == pytest.approx(600, rel=0.05)
 
 
+def test_serving_in_simulated_time(opentrn, tmp_path):
+    arguments = ("simulate", "llama-3.1-8b", "--serve", "--on", "trn2.48xlarge", "--rate", "40",
+                 "--requests", "1500", "--ttft", "1")  # fmt: skip
+    done = opentrn(*arguments, "--json")
+    assert done.status == 0, done.err
+    found = json.loads(done.out)
+    serving = found["serving"]
+    assert serving["requests"] == 1500
+    # All that arrives is served, in the end of the run too.
+    assert serving["requests_per_s"] == pytest.approx(40, rel=0.15)
+    assert serving["slo"]["attainment"] > 0.9
+    assert serving["tpot_s"]["p50"] < 0.05
+    hourly = found["plan"]["cost_usd"] / found["plan"]["hours"]
+    assert found["dollars_per_million_tokens"] == pytest.approx(
+        hourly / 3600 / serving["tokens_per_s"] * 1e6
+    )
+    slow = opentrn(*arguments[:-5], "4000", "--requests", "3000")
+    assert "more arrives than is served" in slow.out
+    (tmp_path / "t.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n0,1000,9\n1,900,20\n"
+                                    "2,10,20\n3,10,20\n")  # fmt: skip
+    done = opentrn("simulate", "llama-3.1-8b", "--serve", "--on", "trn1.32xlarge", "--trace",
+                   "t.csv", "--tp", "32", "--chunk", "128")  # fmt: skip
+    assert done.status == 0, done.err
+    assert "4 requests" in done.out
+
+
 def test_refusals(opentrn):
     for arguments, words, status in (
         (("llama-3.1-8b",), "cluster.job", 2),
@@ -44,6 +70,9 @@ def test_refusals(opentrn):
         (("llama-3.1-8b", "--time", "1d", "--set", "write=0"), "cluster.setting", 2),
         (("llama-3.1-8b", "--time", "0d"), "no time", 2),
         (("llama-3.1-405b", "--time", "1d"), "plan.memory", 1),
+        (("llama-3.1-8b", "--serve"), "workloads.traffic", 2),
+        (("llama-3.1-8b", "--serve", "--rate", "-1"), "workloads.traffic", 2),
+        (("llama-3.1-8b", "--serve", "--trace", "none.csv"), "workloads.traffic", 1),
     ):
         done = opentrn("simulate", *arguments)
         assert (done.status, words in done.err) == (status, True), (arguments, done.err)
