@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from opentrn.base import DtypeError, declare, numerics
+from opentrn.base import DtypeError, UsageError, declare, numerics
 from opentrn.base import dtype as as_dtype
 from opentrn.nki.session import Session
 from opentrn.nki.tensor import Handle, MemoryRegion, NkiTensor
@@ -14,6 +14,12 @@ declare(
     "A kernel argument has a dtype the chip does not have.",
     rule="NeuronCores have no 64-bit floating-point and NKI no 64-bit integer tensors",
     fix="convert the array to a 32-bit (or smaller) dtype first",
+)
+declare(
+    "nki.argument_values",
+    "A kernel argument has a shape but no values.",
+    rule="a kernel runs on values; shapes alone can be checked",
+    fix="pass a tensor with values, or nki.check(kernel, target, {name: tensor})",
 )
 
 
@@ -28,6 +34,11 @@ def framework(value: Any) -> str:
         if top in ("jax", "jaxlib") and hasattr(value, "__array__") and hasattr(value, "dtype"):
             return "jax"
     return ""
+
+
+def is_traced(value: Any) -> bool:
+    """Whether `value` is an array that JAX is tracing: a shape without values."""
+    return any(k.__name__ == "Tracer" and k.__module__[:3] == "jax" for k in type(value).__mro__)
 
 
 def is_torch(value: Any) -> bool:
@@ -52,6 +63,11 @@ def to_numpy(value: Any) -> np.ndarray:
         return np.ascontiguousarray(value)
     import torch
 
+    if value.is_meta:
+        raise UsageError(
+            "an argument is a torch tensor on the device `meta`, which holds no values",
+            code="nki.argument_values",
+        )
     value = value.detach().cpu().contiguous()
     name = str(value.dtype).removeprefix("torch.")
     if name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):

@@ -2,13 +2,14 @@
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable
 from math import prod
 from typing import Any
 
 from opentrn.base import UsageError, declare
 from opentrn.isa import Builder
-from opentrn.nki import versions
+from opentrn.nki import traced, versions
 from opentrn.nki.cores import launch
 from opentrn.nki.exchange import World
 from opentrn.nki.launch import call, check_inputs, kind_of, results
@@ -73,9 +74,14 @@ class Kernel(AnyKernel):
         return Kernel(self.func, sizes, **self.options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run on arrays (NumPy or torch); results come back in the same kind."""
+        """Run on arrays (NumPy, torch or JAX); results come back in the same kind.
+
+        Inside jax.jit and jax.vmap the kernel is one operation (`nki.traced`).
+        """
         if running():
             return self.func(*args, **kwargs)
+        if "jax" in sys.modules and traced.any_traced(args, kwargs):
+            return traced.call(self, lambda a, k: run(self, *a, **k).outputs, args, kwargs)
         return run(self, *args, **kwargs).outputs
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from opentrn import nki
-from opentrn.base import DtypeError
+from opentrn.base import DtypeError, ShapeError, UsageError
 from opentrn.nki import language as nl
 
 
@@ -64,6 +64,129 @@ def test_jax_in_and_out():
     assert found.dtype == jnp.bfloat16
     assert np.array_equal(np.asarray(found, np.float64), np.full((4, 3), 3.0))
     assert float(given[0, 0]) == 2.0
+
+
+@nki.jit
+def cast_and_scale(x, options, kind=None):
+    """Two results, a dtype and a dictionary among the arguments."""
+    kind = kind or x.dtype
+    scaled = nl.ndarray(x.shape, kind, buffer=nl.shared_hbm)
+    tile = nl.multiply(nl.load(x), options["factor"])
+    nl.store(scaled, nl.copy(tile, kind))
+    total = nl.ndarray((x.shape[0], 1), nl.float32, buffer=nl.shared_hbm)
+    nl.store(total, nl.sum(tile, 1, dtype=nl.float32))
+    return scaled, {"total": total}["total"]
+
+
+def test_jax_functions_that_are_compiled_or_mapped_call_kernels():
+    jax = pytest.importorskip("jax", reason="the extra `jax` is not installed")
+    x = jax.numpy.arange(24, dtype=jax.numpy.float32).reshape(2, 4, 3)
+
+    def function(a):
+        scaled, total = cast_and_scale(a + 1, {"factor": 2.0}, jax.numpy.bfloat16)
+        return scaled, total * 10
+
+    wanted = (np.arange(24.0).reshape(2, 4, 3) + 1) * 2
+    scaled, total = jax.jit(function)(x[0])
+    assert scaled.dtype == jax.numpy.bfloat16
+    np.testing.assert_array_equal(np.asarray(scaled, np.float64), wanted[0])
+    np.testing.assert_array_equal(np.asarray(total), wanted[0].sum(1, keepdims=True) * 10)
+    mapped, _ = jax.jit(jax.vmap(function))(x)
+    np.testing.assert_array_equal(np.asarray(mapped, np.float64), wanted)
+    shape, _ = jax.eval_shape(function, x[0])
+    assert (shape.shape, shape.dtype) == ((4, 3), jax.numpy.bfloat16)
+
+
+def test_what_the_chip_refuses_is_refused_while_jax_traces():
+    jax = pytest.importorskip("jax", reason="the extra `jax` is not installed")
+    x = jax.numpy.ones((256, 3))
+    with pytest.raises(ShapeError) as caught:
+        jax.jit(lambda a: plus_one(a))(x)
+    assert caught.value.code == "nki.partitions"
+    assert caught.value.at.text == "nl.store(out, nl.add(nl.load(x), 1.0))"
+
+
+def test_a_compiled_jax_function_keeps_the_target_it_was_traced_for():
+    jax = pytest.importorskip("jax", reason="the extra `jax` is not installed")
+    seen = []
+
+    @nki.jit
+    def kernel(x):
+        seen.append(nki.current_chip().name)
+        return plus_one(x)
+
+    compiled = jax.jit(lambda a: kernel(a))
+    with nki.use_target("trn3"):
+        jax.block_until_ready(compiled(jax.numpy.ones((2, 2))))
+    assert set(seen) == {"trn3"}
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float16", "float32", "int32"])
+def test_dtypes_of_every_library_are_arguments(kind):
+    x = np.full((2, 3), 2.0, np.float32)
+    given = [kind, getattr(nl, kind), np.dtype(getattr(ml_dtypes, kind, kind))]
+    jnp = pytest.importorskip("jax.numpy", reason="the extra `jax` is not installed")
+    torch = pytest.importorskip("torch", reason="the extra `torch` is not installed")
+    for one in (*given, getattr(jnp, kind), getattr(torch, kind)):
+        scaled, total = cast_and_scale(x, {"factor": 1.5}, one)
+        assert scaled.dtype.name == kind
+        assert (scaled.astype(np.float64) == 3).all()
+        assert (total == 9).all()
+
+
+def test_torch_tensors_without_values_are_refused():
+    torch = pytest.importorskip("torch", reason="the extra `torch` is not installed")
+    with pytest.raises(UsageError) as caught:
+        plus_one(torch.ones(4, 3, device="meta"))
+    assert caught.value.code == "nki.argument_values"
+
+
+FACTOR = 2.0
+
+
+@nki.jit
+def scaled_by_a_global(x):
+    out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+    nl.store(out, nl.multiply(nl.load(x), FACTOR))
+    return out
+
+
+def test_a_kernel_never_uses_yesterdays_globals_closures_or_source(monkeypatch, tmp_path):
+    x = np.ones((2, 2), np.float32)
+    for factor in (3.0, 5.0):
+        monkeypatch.setattr(f"{__name__}.FACTOR", factor)
+        assert (scaled_by_a_global(x) == factor).all()
+    settings = {"bias": 1.0}
+
+    @nki.jit
+    def biased(x):
+        out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+        nl.store(out, nl.add(nl.load(x), settings["bias"]))
+        return out
+
+    assert (biased(x) == 2).all()
+    settings["bias"] = 9.0
+    assert (biased(x) == 10).all()
+    source = tmp_path / "edited.py"
+    for factor in (2.0, 4.0):
+        source.write_text(
+            "from opentrn import nki\nfrom opentrn.nki import language as nl\n\n"
+            "@nki.jit\ndef kernel(x):\n"
+            "    out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)\n"
+            f"    nl.store(out, nl.multiply(nl.load(x), {factor}))\n"
+            "    return out\n"
+        )
+        names = {}
+        exec(compile(source.read_text(), str(source), "exec"), names)
+        assert (names["kernel"](x) == factor).all()
+
+
+def test_a_compiled_jax_function_runs_the_kernel_as_it_is_now(monkeypatch):
+    jax = pytest.importorskip("jax", reason="the extra `jax` is not installed")
+    compiled = jax.jit(lambda a: scaled_by_a_global(a))
+    for factor in (3.0, 5.0):
+        monkeypatch.setattr(f"{__name__}.FACTOR", factor)
+        assert (np.asarray(compiled(jax.numpy.ones((2, 2)))) == factor).all()
 
 
 def test_inputs_are_hbm_and_a_written_one_may_be_returned():
