@@ -8,6 +8,8 @@ the ring stands for it.
 
 from functools import cache
 
+import numpy as np
+
 from opentrn.base import UnknownNameError, declare, nearest
 from opentrn.comm import mesh, rdh, ring
 from opentrn.comm.schedule import Schedule
@@ -73,11 +75,25 @@ def choose(collective: str, nbytes: int, ranks: int) -> Schedule:
     return _made(family, collective, ranks)
 
 
-def bus_factor(collective: str, ranks: int) -> float:
-    """Bytes a rank sends for each byte of the collective's size; UnknownNameError otherwise."""
+def bus_factor(collective: str, ranks):
+    """Bytes a rank sends for each byte of the collective's size; `ranks` may be an array.
+
+    Raises UnknownNameError `comm.collective`.
+    """
     if collective not in _FACTORS:
         raise _unknown(collective, list(_FACTORS))
     return _FACTORS[collective](ranks)
+
+
+def steps(collective: str, ranks):
+    """Steps of a collective among `ranks`, numbers or arrays: ring, or halving and doubling.
+
+    A ring passes its neighbour ranks - 1 pieces, and does so twice to reduce and then gather;
+    halving and doubling takes log2(ranks) steps each way, twice that where ranks are no power of
+    two. The fewer count, as runtimes choose by size.
+    """
+    phases = 2 if collective == "all_reduce" else 1
+    return phases * np.minimum(ranks - 1.0, 2.0 * np.log2(ranks))
 
 
 def bandwidths(collective: str, nbytes: float, seconds: float, ranks: int) -> tuple[float, float]:

@@ -1,6 +1,6 @@
 """The time of one collective as an Estimate: `comm.time` with its grades.
 
-Planning over thousands of group sizes at once is `cost.collectives`; this is for one collective on
+Planning over thousands of group sizes at once is `comm.tiers`; this is for one collective on
 one named machine, with the algorithms, links and thresholds of `comm`.
 """
 

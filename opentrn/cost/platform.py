@@ -3,7 +3,7 @@
 A device is what one rank of a framework runs on: a logical NeuronCore, a GPU, a TPU chip. Tiers
 are nested: a chip, a row of a torus, an instance, the network. Each gives every device a share of
 bandwidth in one direction when all devices talk at once; a group that spans several tiers reduces
-inside the smaller one first (see `collectives`).
+inside the smaller one first (see `comm.tiers`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
+import numpy as np
+
 from opentrn.base.errors import LimitError, UnknownNameError, UsageError, declare
+from opentrn.comm import NETWORK, Tier
 from opentrn.cost.estimate import weakest
 from opentrn.hw import ALIASES as OTHER_NAMES
 from opentrn.hw import GRADES, Chip, Instance, accelerator, accelerators, instance
@@ -32,10 +35,6 @@ declare(
     fix="leave --lnc out for the default",
 )
 
-NETWORK = 1 << 40
-"""Size of the outermost tier: as many devices as there are."""
-
-
 @dataclass(frozen=True, slots=True)
 class Named:
     """One calibrated number: value, source, grade and reason."""
@@ -44,22 +43,6 @@ class Named:
     source: str
     grade: str
     because: str
-
-
-@dataclass(frozen=True, slots=True)
-class Tier:
-    """Units of `size` devices joined so that each device sends `bandwidth` byte/s, one direction.
-
-    `hop` is the seconds of one step. An `axis` of a torus adds its bandwidth to that of the other
-    axes when a group spans both; other tiers are gone through one after the other.
-    """
-
-    name: str
-    size: int
-    bandwidth: float
-    hop: float
-    grade: str
-    axis: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,6 +76,19 @@ class Platform:
     def eff(self, name: str) -> float:
         """The value of a named efficiency."""
         return self.efficiency[name].value
+
+    @property
+    def reached(self) -> tuple[Tier, ...]:
+        """The tiers with the bandwidth that collectives reach."""
+        share = {True: self.eff("network"), False: self.eff("link")}
+        return tuple(
+            replace(tier, bandwidth=tier.bandwidth * share[tier.size == NETWORK])
+            for tier in self.tiers
+        )
+
+    def wait(self, size):
+        """Seconds that one collective waits beyond its bytes; none in a group of one."""
+        return np.where(np.asarray(size) > 1, self.eff("sync"), 0.0)
 
     def peak(self, dtype: str = "bfloat16") -> float:
         """Dense flop/s of one device; UsageError `cost.dtype` for a type it has no rate for."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from opentrn.cost.collectives import all_to_all_seconds, ring_seconds, send_seconds, sync_seconds
+from opentrn.comm import tiered_all_to_all, tiered_seconds, tiered_send
 from opentrn.cost.demand import device_parameters, kv_per_device, sizes
 from opentrn.cost.platform import Platform
 from opentrn.cost.split import Serving
@@ -45,10 +45,10 @@ def _messages(m: Model, platform: Platform, s: Any, tokens: Array) -> dict[str, 
     """Seconds of all layers' communication for so many tokens."""
     nbytes = 2.0 * tokens * m.hidden / s.cp
     rounds = (2.0 if m.attends else 1.0) * m.layers
-    one = ring_seconds(platform, nbytes, s.tp, 1.0, 2.0) + sync_seconds(platform, s.tp)
-    routed = all_to_all_seconds(platform, nbytes * max(m.active_experts, 1), s.ep, s.tp)
-    routed = 2.0 * m.expert_layers * (routed + sync_seconds(platform, s.ep))
-    send = send_seconds(platform, nbytes / s.tp, s.tp * s.cp)
+    one = tiered_seconds("all_reduce", platform.reached, nbytes, s.tp) + platform.wait(s.tp)
+    routed = tiered_all_to_all(platform.reached, nbytes * max(m.active_experts, 1), s.ep, s.tp)
+    routed = 2.0 * m.expert_layers * (routed + platform.wait(s.ep))
+    send = tiered_send(platform.reached, nbytes / s.tp, s.tp * s.cp)
     return {
         "tensor": rounds * one,
         "expert": routed + 0.0 * one,

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from opentrn.cost.collectives import all_to_all_seconds, ring_seconds, send_seconds, sync_seconds
+from opentrn.comm import tiered_all_to_all, tiered_seconds, tiered_send
 from opentrn.cost.demand import device_parameters, sizes
 from opentrn.cost.platform import Platform
 from opentrn.cost.split import Training
@@ -64,9 +64,9 @@ def _layer_communication(m: Model, platform: Platform, job: Training, s: Any) ->
     """Exposed seconds of one layer's communication for one micro-batch, by kind."""
     tokens = s.micro_batch * job.sequence / s.cp
     nbytes = 2.0 * tokens * m.hidden
-    sync = sync_seconds(platform, s.tp)
-    reduce = ring_seconds(platform, nbytes, s.tp, 1.0, 2.0) + sync
-    gather = ring_seconds(platform, nbytes, s.tp, 1.0, 1.0) + sync
+    sync = platform.wait(s.tp)
+    reduce = tiered_seconds("all_reduce", platform.reached, nbytes, s.tp) + sync
+    gather = tiered_seconds("all_gather", platform.reached, nbytes, s.tp) + sync
     twice = 2.0 if m.attends else 1.0
     rounds = twice * (2.0 + np.where(s.level == 2, 1.0, 0.0))
     regather = np.where(np.asarray(s.sequence) & (np.asarray(s.tp) > 1), twice / 2.0 * gather, 0.0)
@@ -74,8 +74,8 @@ def _layer_communication(m: Model, platform: Platform, job: Training, s: Any) ->
     out["expert"] = 0.0 * reduce
     if m.experts:
         routed = nbytes * m.active_experts / np.where(s.sequence, s.tp, 1.0)
-        one = all_to_all_seconds(platform, routed, s.ep, s.tp * s.cp)
-        one = one + sync_seconds(platform, s.ep)
+        one = tiered_all_to_all(platform.reached, routed, s.ep, s.tp * s.cp)
+        one = one + platform.wait(s.ep)
         again = np.where(s.level == 2, 2.0, 0.0)
         out["expert"] = (4.0 + again) * one * m.expert_layers / m.layers
     return out
@@ -86,7 +86,7 @@ def _context(m: Model, platform: Platform, job: Training, s: Any, core: Array) -
     width = max(m.kv_width, 2 * m.kv_heads * m.head if not m.latent_kv else m.kv_width)
     tokens = s.micro_batch * job.sequence / s.cp
     block = 2.0 * tokens * width / np.minimum(s.tp, max(m.kv_heads, 1))
-    passed = (s.cp - 1.0) * send_seconds(platform, block, s.tp)
+    passed = (s.cp - 1.0) * tiered_send(platform.reached, block, s.tp)
     return np.where(np.asarray(s.cp) > 1, np.maximum(3.0 * passed - 3.5 * core, 0.0), 0.0)
 
 
@@ -99,11 +99,11 @@ def _data(m: Model, platform: Platform, job: Training, s: Any, hides: Array, bat
     level = np.asarray(s.zero)
     dense, expert = device_parameters(m, s)
     kind = optimizer(job.optimizer)
-    size, stride = s.dp * s.cp * 1.0, s.tp * 1.0
+    size, stride, tiers = s.dp * s.cp * 1.0, s.tp * 1.0, platform.reached
     total = 0.0
     for held, ranks, apart in ((dense, size, stride), (expert, size / s.ep, stride * s.ep)):
-        grads = ring_seconds(platform, kind.gradient * held, ranks, apart, 1.0)
-        whole = ring_seconds(platform, kind.weight * held, ranks, apart, 1.0)
+        grads = tiered_seconds("reduce_scatter", tiers, kind.gradient * held, ranks, apart)
+        whole = tiered_seconds("all_gather", tiers, kind.weight * held, ranks, apart)
         plain = 2.0 * grads
         zero = np.where(level == 0, plain, grads + whole)
         zero = np.where(level == 2, batches * grads + whole, zero)
@@ -127,7 +127,7 @@ def training_parts(m: Model, platform: Platform, job: Training, s: Any) -> dict[
     parts = {name: batches * layers * one for name, one in kinds.items()}
     parts["compute"] = batches * stage
     stride = s.tp * s.cp * s.dp
-    send = send_seconds(platform, 2.0 * tokens * m.hidden / s.tp, stride)
+    send = tiered_send(platform.reached, 2.0 * tokens * m.hidden / s.tp, stride)
     send = np.where(np.asarray(s.pp) > 1, 2.0 * s.chunks * send, 0.0)
     parts["pipeline"] = batches * send
     inside = stage - head + layers * sum(kinds.values()) + send / s.chunks

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from opentrn.base import LimitError, UnknownNameError, UsageError
+from opentrn.comm import tiered_all_to_all, tiered_seconds, tiered_send
 from opentrn.cost import Serving, Split, Training, memory, platform, step_time, training_parts
-from opentrn.cost.collectives import all_to_all_seconds, ring_seconds, send_seconds
 from opentrn.cost.demand import training_memory
 from opentrn.plan.space import Columns
 from opentrn.workloads import model
@@ -50,21 +50,24 @@ def test_ring_of_one_tier_is_the_textbook_formula():
     p = platform("selene").with_efficiency(link=0.5, sync=0.0)
     hop = p.tiers[0].hop
     wanted = 2 * (7 / 8) * 1e9 / (300e9 * 0.5) + 2 * min(7, 2 * 3) * hop
-    assert float(ring_seconds(p, 1e9, 8.0, 1.0, 2.0)) == pytest.approx(wanted, rel=1e-12)
-    assert float(ring_seconds(p, 1e9, 1.0, 1.0, 2.0)) == 0.0
+    found = float(tiered_seconds("all_reduce", p.reached, 1e9, 8.0))
+    assert found == pytest.approx(wanted, rel=1e-12)
+    assert float(tiered_seconds("all_reduce", p.reached, 1e9, 1.0)) == 0.0
 
 
 def test_a_group_of_two_tiers_reduces_inside_first():
     p = platform("selene").with_efficiency(link=1.0, network=1.0)
     bare = dataclasses.replace(p, tiers=tuple(dataclasses.replace(t, hop=0.0) for t in p.tiers))
     inside, outside = (7 / 8) * 1e9 / 300e9, (3 / 4) * (1e9 / 8) / 25e9
-    assert float(ring_seconds(bare, 1e9, 32.0, 1.0)) == pytest.approx(inside + outside)
+    found = float(tiered_seconds("all_gather", bare.reached, 1e9, 32.0))
+    assert found == pytest.approx(inside + outside)
     # Ranks eight apart meet on the network only.
-    assert float(ring_seconds(bare, 1e9, 4.0, 8.0)) == pytest.approx((3 / 4) * 1e9 / 25e9)
-    assert float(send_seconds(bare, 1e9, 8.0)) == pytest.approx(1e9 / 25e9)
-    assert float(send_seconds(bare, 1e9, 1.0)) == pytest.approx(1e9 / 300e9)
+    found = float(tiered_seconds("all_gather", bare.reached, 1e9, 4.0, 8.0))
+    assert found == pytest.approx((3 / 4) * 1e9 / 25e9)
+    assert float(tiered_send(bare.reached, 1e9, 8.0)) == pytest.approx(1e9 / 25e9)
+    assert float(tiered_send(bare.reached, 1e9, 1.0)) == pytest.approx(1e9 / 300e9)
     # Of what a rank sends to 32 others, 7/32 stays inside and 24/32 leaves.
-    every = float(all_to_all_seconds(bare, 1e9, 32.0, 1.0))
+    every = float(tiered_all_to_all(bare.reached, 1e9, 32.0, 1.0))
     assert every == pytest.approx(1e9 * 7 / 32 / 300e9 + 1e9 * 24 / 32 / 25e9)
 
 
@@ -74,9 +77,9 @@ def test_both_axes_of_a_torus_carry_one_ring():
     # 4 logical cores a chip; 23 GB/s x 16 engines x 2 cores / 2 on the chip.
     chip = (3 / 4) * 1e9 / 368e9
     row, torus = 2 * 128e9 / 4, 4 * 128e9 / 4
-    assert float(ring_seconds(bare, 1e9, 16.0, 1.0)) == pytest.approx(
+    assert float(tiered_seconds("all_gather", bare.reached, 1e9, 16.0, 1.0)) == pytest.approx(
         chip + (3 / 4) * 1e9 / 4 / row)  # fmt: skip
-    assert float(ring_seconds(bare, 1e9, 64.0, 1.0)) == pytest.approx(
+    assert float(tiered_seconds("all_gather", bare.reached, 1e9, 64.0, 1.0)) == pytest.approx(
         chip + (15 / 16) * 1e9 / 4 / torus)  # fmt: skip
 
 

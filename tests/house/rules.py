@@ -13,7 +13,7 @@ PACKAGE = ROOT / "opentrn"
 
 FLOORS = (
     ("base", "hw", "workloads"),
-    ("isa", "comm", "sim"),
+    ("comm", "isa", "sim"),
     ("nki", "graph", "compiler"),
     ("cost", "runtime", "profiler"),
     ("plan", "cluster"),
@@ -26,8 +26,8 @@ MAY_IMPORT = {
     "base": (),
     "hw": ("base",),
     "workloads": ("base",),
-    "isa": ("base", "hw"),
     "comm": ("base", "hw"),
+    "isa": ("base", "hw", "comm"),
     "sim": ("base", "hw", "isa", "comm"),
     "nki": ("base", "hw", "isa", "comm", "sim"),
     "graph": ("base",),

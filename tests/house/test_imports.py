@@ -60,8 +60,8 @@ def test_bad_imports_are_found(sample):
         }
     )
     assert rules.import_findings(package) == [
-        "opentrn/isa/program.py:2: isa may not import sim (it may import base, hw)",
-        "opentrn/isa/view.py:1: isa may not import sim (it may import base, hw)",
+        "opentrn/isa/program.py:2: isa may not import sim (it may import base, hw, comm)",
+        "opentrn/isa/view.py:1: isa may not import sim (it may import base, hw, comm)",
         "opentrn/sim/a.py:1: errors is not a public name of base",
         "opentrn/sim/b.py:1: Bug is not a public name of base",
         "opentrn/sim/c.py:1: relative import",

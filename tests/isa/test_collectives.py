@@ -2,13 +2,11 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from opentrn import comm, isa
 from opentrn.base import LimitError, SpaceError, TrnError, UsageError, dtype
 from opentrn.hw import chip
-from opentrn.isa import INSTRUCTIONS, OperandForm, collective_laws
+from opentrn.isa import INSTRUCTIONS, OperandForm
 
 TRN2, TRN3 = chip("trn2"), chip("trn3")
 GROUP = ((0, 1), (2, 3))
@@ -176,17 +174,6 @@ def test_a_lone_rank_keeps_what_it_has():
 # ------------------------------------------------------------------------------------------- cost
 
 
-@pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "reduce_scatter"])
-@given(ranks=st.sampled_from([2, 3, 4, 8, 16]))
-@settings(deadline=None, max_examples=10)
-def test_steps_and_bytes_are_those_of_the_schedules(kind, ranks):
-    for family, mesh in ((comm.mesh, True), (comm.ring, False)):
-        schedule = getattr(family, kind)(ranks)
-        assert collective_laws.steps(kind, ranks, mesh) == schedule.steps
-        assert collective_laws.share(kind, ranks) == pytest.approx(schedule.most_sent() / ranks)
-    assert collective_laws.share(kind, ranks) == pytest.approx(comm.bus_factor(kind, ranks))
-
-
 def time_of(nbytes, ranks, on=TRN2):
     side = tile(nbytes // 4)
     move = form("all_reduce", pair(side, side), ((tuple(range(ranks)),), "add"), on).move
@@ -194,12 +181,14 @@ def time_of(nbytes, ranks, on=TRN2):
 
 
 def test_small_collectives_pay_hops_and_large_ones_bytes():
-    # two ranks of one chip: two hops of 1.5 us beside issue and start (1.3 us)
-    assert time_of(64, 2) == pytest.approx(1300 + 2 * 1500, rel=0.01)
-    # 1 GiB: half of it added at half the rate of 16 engines at 23 GB/s, half copied
+    # two ranks of one chip: two steps of 1.05 us beside issue and start (1.3 us)
+    assert time_of(64, 2) == pytest.approx(1300 + 2 * 1050, rel=0.01)
+    # 1 GiB round a ring of two: each passes half of it twice, at 59 GB/s for each of two cores
     size = 1 << 30
-    wires = size / 2 / (368e9 / 2) + size / 2 / 368e9
-    assert time_of(size, 2) == pytest.approx(wires * 1e9, rel=0.01)
+    assert time_of(size, 2) == pytest.approx(size / (2 * 59e9) * 1e9, rel=0.01)
+    # four chips of a 4 x 4 torus: what nccom-test says of the same ranks
+    timing = comm.time("all_reduce", size, comm.place(16, "trn2.48xlarge"))
+    assert time_of(size, 16) == pytest.approx(timing.seconds * 1e9 + 1300, rel=1e-6)
 
 
 def test_more_bytes_take_longer_and_never_less_than_the_wires():
