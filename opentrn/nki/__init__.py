@@ -3,6 +3,7 @@
 from opentrn.nki import collectives, dtype, isa, kernels, language, typing
 from opentrn.nki.check import Checked, check, document, worst
 from opentrn.nki.check_arguments import Shaped, read_grid, read_pair
+from opentrn.nki.debug import dump, find_nonfinite
 from opentrn.nki.jit import AnyKernel, Kernel, jit, run
 from opentrn.nki.older import functions as older_functions
 from opentrn.nki.older import missing as missing_name
@@ -29,6 +30,8 @@ __all__ = [
     "current_version",
     "document",
     "dtype",
+    "dump",
+    "find_nonfinite",
     "isa",
     "jit",
     "kernels",

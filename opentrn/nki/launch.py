@@ -38,6 +38,8 @@ def call(session: Session, func: Callable, bound: inspect.BoundArguments) -> Any
             given[name] = {key: arrays.argument(session, key, one) for key, one in value.items()}
         else:
             given[name] = arrays.argument(session, name, value)
+    for look in session.lookers:
+        look.begin(session)
     own = inspect.BoundArguments(bound.signature, given)
     with removed.explained():
         return func(*own.args, **own.kwargs)

@@ -26,6 +26,7 @@ declare(
 
 _TARGET: ContextVar[str | None] = ContextVar("opentrn_target", default=None)
 _STRICT: ContextVar[Strict | None] = ContextVar("opentrn_strict", default=None)
+_LOOKERS: ContextVar[tuple[Any, ...]] = ContextVar("opentrn_lookers", default=())
 _CURRENT: ContextVar["Session | None"] = ContextVar("opentrn_session", default=None)
 _WATCHERS: ContextVar[tuple[Callable[["Run"], None], ...]] = ContextVar(
     "opentrn_watchers", default=()
@@ -40,7 +41,7 @@ class Session:
     counts the enclosing device loops that do not run, `ordered` the enclosing no_reorder blocks,
     and `block` holds the instructions of the outermost of these.
     `findings` are what was noticed about the kernel's Python, each once; `asked` counts how often
-    a register was asked whether it is zero.
+    a register was asked whether it is zero.  `lookers` look after every instruction (`nki.debug`).
     `refused` collects (error, operands) of refused instructions, which are then left out; with
     None they are raised.
     `line` replaces the user's line for instructions that were written earlier than they are issued.
@@ -63,6 +64,7 @@ class Session:
     findings: list[Finding] = field(default_factory=list)
     asked: int = 0
     block: list[Instruction] = field(default_factory=list)
+    lookers: tuple[Any, ...] = ()
 
     def note(self, code: str, what: str, fix: str = "") -> None:
         """Notice something about the line being run; each thing once for each line."""
@@ -83,6 +85,9 @@ class Session:
         self.builder.body.append(instruction)
         if self.ordered:
             self.block.append(instruction)
+        for look in self.lookers:
+            if not self.recording_only:
+                look.after(self, instruction)
 
     def meet(self, instruction: Instruction) -> None:
         """Carry out an instruction that needs other cores or ranks: here there are none."""
@@ -168,11 +173,22 @@ def entered(session: Session) -> Iterator[Session]:
     token = _CURRENT.set(session)
     machine, before = session.machine, session.machine.meet
     machine.meet = session.meet
+    session.lookers = _LOOKERS.get()
     try:
         yield session
     finally:
         machine.meet = before
         _CURRENT.reset(token)
+
+
+@contextmanager
+def looking(look: Any) -> Iterator[None]:
+    """Have `look` look into every kernel inside the block: begin, after, after_loop."""
+    token = _LOOKERS.set((*_LOOKERS.get(), look))
+    try:
+        yield
+    finally:
+        _LOOKERS.reset(token)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 REFUSED = (
@@ -162,3 +163,34 @@ def test_a_script_runs_as_written_for_an_older_nki(opentrn, script, by):
 def test_scripts_that_ask_for_the_simulator_find_it(opentrn, script, before, after):
     path = script("import os\nprint(os.environ['NKI_SIMULATOR'])\n")
     assert opentrn("run", path, env={"NKI_SIMULATOR": before}).out == after + "\n"
+
+
+KERNEL = """
+import nki, numpy as np, nki.isa as nisa, nki.language as nl
+@nki.jit
+def k(x):
+    logs = nl.ndarray(x.shape, nl.float32, name="logs")
+    nisa.activation(dst=logs, op=nl.log, data=nl.load(x))
+    low = nl.ndarray(x.shape, nl.bfloat16, name="low")
+    nisa.tensor_copy(dst=low, src=logs)
+    nl.store(x, low)
+    return x
+k(np.zeros((2, 3), np.float32))
+"""
+
+
+def test_the_line_where_infinities_begin_is_named(opentrn, script):
+    told = opentrn("run", "--find-nan", script(KERNEL)).err
+    assert "activation on scalar gives 6 infinite of 6 elements in `logs`" in told
+    assert told.count("nki.nonfinite") == 1
+    assert "nki.nonfinite" not in opentrn("run", script(KERNEL)).err
+
+
+def test_tensors_are_saved_by_name(opentrn, script, tmp_path):
+    result = opentrn("run", "--dump", "lo*", script(KERNEL))
+    assert result.status == 0
+    assert "wrote logs.npy: float32[2, 3]" in result.err
+    for name in ("logs", "low"):
+        held = np.load(tmp_path / f"{name}.npy")
+        assert held.dtype == np.float32
+        assert np.isneginf(held).all()

@@ -65,6 +65,8 @@ def run(func: Callable, grid: tuple[int, ...], args: tuple, kwargs: dict) -> Run
     like = kind_of(args, kwargs)
     with entered(session), one_blas_thread():
         given = _arguments(session, bound)
+        for look in session.lookers:
+            look.begin(session)
         returned = instances(session, func, given)
         outputs = results(session, plain(session, returned), like)
         program = session.builder.program()

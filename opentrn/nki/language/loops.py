@@ -107,6 +107,8 @@ def _finish(session, low: int, high: int, **loop) -> None:
     made = session.builder.close_loop(where=user_line(), **loop)
     if not session.recording_only:
         session.machine.finish_loop(made, low, high)
+        for look in session.lookers:
+            look.after_loop(session, made)
     session.machine.let_go()
 
 

@@ -20,6 +20,7 @@ from opentrn.base import dtype as as_dtype
 from opentrn.nki import isa as nisa
 from opentrn.nki.arrays import whole
 from opentrn.nki.session import current
+from opentrn.nki.target import debug_folder
 from opentrn.nki.tensor import DynamicSlice, MemoryRegion, NkiTensor
 
 declare(
@@ -274,8 +275,20 @@ def ds(start, size) -> DynamicSlice:
 
 
 def device_print(print_prefix: str, tensor: NkiTensor) -> None:
-    """Print a tile's values now, with a prefix."""
+    """Print a tile's values now, with a prefix.
+
+    With NEURON_RT_DEBUG_OUTPUT_DIR they are also saved, as the runtime would:
+    `<folder>/<prefix>/core_<core>/<iteration>/tensor.npy`.
+    """
     print(f"{print_prefix} {tensor!r}")
+    folder = debug_folder()
+    if not folder or current().recording_only:
+        return
+    core = getattr(current(), "core", 0)
+    place = os.path.join(folder, print_prefix, f"core_{core}")
+    made = len(os.listdir(place)) if os.path.isdir(place) else 0
+    os.makedirs(os.path.join(place, str(made)))
+    np.save(os.path.join(place, str(made), "tensor.npy"), tensor.numpy())
 
 
 def program_id(axis: int = 0) -> int:
