@@ -96,6 +96,8 @@ json_option = click.option("--json", is_flag=True, help="Print JSON, for program
 @click.option("--target", metavar="NAME", help="Chip, generation or instance to simulate.")
 @click.option("--nki", "version", metavar="VERSION", help="NKI it was written for: 0.1 to 0.6.")
 @click.option("-m", "module", is_flag=True, help="SCRIPT is the name of a module, as in python -m.")
+@click.option("--find-nan", is_flag=True, help="Name the lines where NaN and infinities begin.")
+@click.option("--dump", "dumped", multiple=True, metavar="NAME", help="Save tensors as NAME.npy.")
 @click.option("--json", is_flag=True, help="Print a refusal as JSON, for programs.")
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
@@ -103,6 +105,8 @@ def run(
     target: str | None,
     version: str | None,
     module: bool,
+    find_nan: bool,
+    dumped: tuple[str, ...],
     json: bool,
     script: str,
     args: tuple[str, ...],
@@ -113,14 +117,21 @@ def run(
     else what the kernel says (nki.jit(platform_target=...)), else the environment's
     NEURON_PLATFORM_TARGET_OVERRIDE (the script may set it), else trn2. NKI_SIMULATOR=1 is set for
     scripts that ask for it, unless the environment already says something.  What was noticed in
-    kernels is printed at the end, on standard error.
+    kernels is printed at the end, on standard error. --dump saves what tensors of that name (`*`
+    and `?` stand for others) held last, in the current directory.
     """
+    import contextlib
+
     from opentrn import nki
     from opentrn.base import TrnError
     from opentrn.dropin import run_script, script_traceback
 
     os.environ.setdefault("NKI_SIMULATOR", "1")
-    with nki.watch_findings() as found:
+    with contextlib.ExitStack() as stack:
+        found = stack.enter_context(nki.watch_findings())
+        kept = stack.enter_context(nki.dump(*dumped)) if dumped else {}
+        if find_nan:
+            stack.enter_context(nki.find_nonfinite())
         try:
             run_script(script, args, target, module=module, version=version)
         except (SystemExit, TrnError):
@@ -130,6 +141,19 @@ def run(
             sys.exit(130 if isinstance(error, KeyboardInterrupt) else 1)
         finally:
             _show_findings(list(found), as_json=json)
+            _save(kept)
+
+
+def _save(tensors: dict[str, Any]) -> None:
+    """Write arrays as NAME.npy into the current directory, and say so."""
+    import numpy
+
+    for name, array in tensors.items():
+        path = f"{name.replace(os.sep, '_')}.npy"
+        # bfloat16 and the 8-bit floats are no types of the file format: their values as float32.
+        known = array.dtype.kind in "biuf"
+        numpy.save(path, array if known else array.astype("float32"))
+        click.echo(f"wrote {path}: {array.dtype}{list(array.shape)}", err=True)
 
 
 def _show_findings(found: list[Any], *, as_json: bool) -> None:
