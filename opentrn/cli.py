@@ -24,7 +24,7 @@ MOST_FINDINGS = 20
 EXTRAS: dict[str, tuple[str, bool]] = {
     "fast": ("compiled loops for the timing model (the results are the same)", True),
     "torch": ("PyTorch: torch.compile, traces, training steps on a simulated chip", True),
-    "jax": ("JAX functions as input", False),
+    "jax": ("JAX: jit for a simulated chip; StableHLO programs as input", True),
     "tensorflow": ("TensorFlow functions as input", False),
     "onnx": ("ONNX files as input", False),
     "ray": ("runs spread over several machines", False),
@@ -343,6 +343,10 @@ def explain(code: str | None, json: bool) -> None:
 def _explanation_text(found: dict[str, str]) -> str:
     lines = [found["code"] + (f"  ({found['neuron']})" if found["neuron"] else "")]
     parts = (("", found["meaning"]), ("rule  ", found["rule"]), ("fix   ", found["fix"]))
+    if found["fault"]:
+        from opentrn.base import FAULTS
+
+        parts = (*parts, ("chip  ", f"{found['fault']}: {FAULTS[found['fault']]}"))
     return "\n".join([*lines, *(f"  {name}{text}" for name, text in parts if text)])
 
 

@@ -36,6 +36,7 @@ from opentrn.base.dtypes import (
     widened,
 )
 from opentrn.base.errors import (
+    FAULTS,
     BoundsError,
     Bug,
     CapacityError,
@@ -74,7 +75,7 @@ from opentrn.base.units import (
 )
 
 __all__ = [
-    "ALL", "FLOATS", "FUNCTIONS", "GRADES", "INTS", "ON_CHIP", "PACKED",
+    "ALL", "FAULTS", "FLOATS", "FUNCTIONS", "GRADES", "INTS", "ON_CHIP", "PACKED",
     "Agenda", "BoundsError", "Bug", "CapacityError", "Clock", "DType", "DtypeError", "Event",
     "EventKey", "Explanation", "FactError", "FileFormatError", "LimitError", "MissingFileError",
     "NotBuiltError", "OrderError", "Quantity", "ShapeError", "SpaceError", "Trace", "TrnError",

@@ -113,13 +113,24 @@ def _place(frame, code) -> Where:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What `opentrn explain <code>` shows for a declared code."""
+    """What `opentrn explain <code>` shows for a declared code; `fault` is a key of `FAULTS`."""
 
     code: str
     meaning: str
     rule: str = ""
     fix: str = ""
     neuron: str = ""
+    fault: str = ""
+
+
+FAULTS = {
+    "defined": "the chip does the same, but it is probably not what was meant",
+    "undefined": "nothing says what the chip does; it need not be what happens here",
+    "unpredictable": "the chip may do one thing or another, from run to run",
+    "unsupported": "the chip may well do it; it is not built here",
+    "unvalidated": "no measurement of a chip that is public confirms it",
+}
+"""What a finding means for the chip: whose fault a surprise there would be."""
 
 
 _EXPLANATIONS: dict[str, Explanation] = {}
@@ -141,17 +152,22 @@ class Bug(RuntimeError):
         )
 
 
-def declare(code: str, meaning: str, rule: str = "", fix: str = "", neuron: str = "") -> str:
+def declare(
+    code: str, meaning: str, rule: str = "", fix: str = "", neuron: str = "", fault: str = ""
+) -> str:
     """Register a stable code once, when its module is imported; return the code.
 
-    `rule`, `fix` and `neuron` become the defaults of every TrnError raised with this code.
-    Raises Bug when the code is already taken or not dotted.
+    `rule`, `fix` and `neuron` become the defaults of every TrnError raised with this code; `fault`
+    (a key of `FAULTS`) tells what a finding with this code means for the chip.
+    Raises Bug when the code is already taken or not dotted, or the fault unknown.
     """
+    if fault and fault not in FAULTS:
+        raise Bug(f"error code {code!r}: no fault {fault!r}")
     if code in _EXPLANATIONS:
         raise Bug(f"error code {code!r} is declared twice")
     if "." not in code or not meaning:
         raise Bug(f"error code {code!r} needs the form <room>.<name> and a meaning")
-    _EXPLANATIONS[code] = Explanation(code, meaning, rule, fix, neuron)
+    _EXPLANATIONS[code] = Explanation(code, meaning, rule, fix, neuron, fault)
     return code
 
 
@@ -181,6 +197,8 @@ class TrnError(Exception):
     `neuron` are filled from the declaration of `code`. `neuron` is the code the Neuron tools print
     for the same refusal (`NCC_...`, `NRT_...`), where there is one.
     """
+
+    usual_fault = ""
 
     def __init__(
         self,
@@ -218,7 +236,7 @@ class TrnError(Exception):
         return "\n".join([self.what, *(f"  {name} {text}" for name, text in parts if text)])
 
     def json(self) -> dict:
-        """The same content as plain data: what, at, rule, fix, code, neuron (and the kind)."""
+        """The same as plain data: what, at, rule, fix, code, neuron, fault (and the kind)."""
         at = None
         if self.at is not None:
             at = {"file": self.at.file, "line": self.at.line, "text": self.at.text}
@@ -230,7 +248,14 @@ class TrnError(Exception):
             "fix": self.fix,
             "code": self.code,
             "neuron": self.neuron,
+            "fault": self.fault,
         }
+
+    @property
+    def fault(self) -> str:
+        """What the refusal means for the chip: a key of `FAULTS`, or "" for a plain refusal."""
+        declared = _EXPLANATIONS.get(self.code)
+        return declared.fault if declared is not None and declared.fault else self.usual_fault
 
     def __reduce__(self):
         """Pickle by content, so that errors cross process borders whole."""
@@ -278,6 +303,8 @@ class BoundsError(TrnError, IndexError):
 
 class NotBuiltError(TrnError, NotImplementedError):
     """Something real that this package does not have yet."""
+
+    usual_fault = "unsupported"
 
 
 class UnknownNameError(TrnError, LookupError):

@@ -127,10 +127,14 @@ def _timed(
     if wanted != chip:
         programs = tuple(isa.for_chip(one, wanted) for one in programs)
     found = sim.timeline_together(programs, wanted, trips=trips)
-    if len(found) == 1:
-        return [profiler.profile(found[0])]
-    names = [f"{one.name} core {number}" for number, one in enumerate(programs)]
-    return [profiler.profile(one, name) for one, name in zip(found, names, strict=True)]
+    single = len(found) == 1
+    profiles = []
+    for number, (one, program) in enumerate(zip(found, programs, strict=True)):
+        counts = trips[number] if trips else ()
+        noticed = (*one.placement.findings, *sim.races(program, wanted, trips=counts))
+        name = "" if single else f"{program.name} core {number}"
+        profiles.append(profiler.profile(one, name, [x.json() for x in noticed]))
+    return profiles
 
 
 def _summaries(path: str) -> list["Summary"]:

@@ -41,6 +41,7 @@ declare(
     "Two cores touch the same shared memory without an order between them.",
     rule="after one core writes, the other may read only behind a core_barrier or an exchange",
     fix="put nisa.core_barrier(tensor, (0, 1)) between the write and the read",
+    fault="unpredictable",
 )
 
 

@@ -18,6 +18,7 @@ declare(
     rule="a no_reorder block keeps program order; users report that accesses of two engines to one "
     "SBUF tile inside it are not ordered",
     fix="leave the two outside the block, or give both the same engine",
+    fault="unpredictable",
 )
 
 ENGINES = ("tensor", "vector", "scalar", "gpsimd")

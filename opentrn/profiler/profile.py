@@ -4,7 +4,7 @@ The profiler lies below the simulator's users and does not import it: `Timed` li
 of a timeline.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -85,8 +85,10 @@ class Profile:
         return tiles_of(timed.instructions, *times, timed.placement.slots)
 
 
-def profile(timed: Timed, name: str = "") -> Profile:
+def profile(timed: Timed, name: str = "", findings: Iterable[Mapping[str, Any]] = ()) -> Profile:
     """Everything about one timed program: `profile(run.timeline())`; `name` replaces its name.
+
+    `findings` are what was noticed about the program, as plain data (`Finding.json()`).
 
     Facts of the chip that a variant replaced are named in the trace and the summary as assumed.
     """
@@ -102,5 +104,6 @@ def profile(timed: Timed, name: str = "") -> Profile:
         program=timed.program,
         grades=timed.grade_shares(),
         instructions=timed.instructions,
+        findings=findings,
     )
     return Profile(timed, trace, summary)

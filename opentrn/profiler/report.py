@@ -1,5 +1,6 @@
 """The summary as a page of text for people: at most 100 columns, readable without a manual."""
 
+import os
 import textwrap
 from collections.abc import Iterator
 
@@ -22,7 +23,8 @@ _KINDS = {
 
 def report(summary: Summary) -> str:
     """The whole page: time, what bounds it, engines, DMA, arithmetic, memory, lines, advice."""
-    parts = [_head(summary), _engines(summary), _facts(summary), _lines(summary), _advice(summary)]
+    parts = [_head(summary), _engines(summary), _facts(summary), _lines(summary),
+             _advice(summary), _findings(summary)]  # fmt: skip
     return "\n\n".join("\n".join(part) for part in map(list, parts) if part) + "\n"
 
 
@@ -151,6 +153,16 @@ def _advice(summary: Summary) -> Iterator[str]:
         gain = f", about {one.predicted_gain:.0%} less time".replace("%", " %")
         place = f" ({one.line}{gain if one.predicted_gain >= 0.01 else ''})" if one.line else ""
         yield from _wrapped("advice", f"{one.seen}: {one.remedy}{place}", 15)
+
+
+def _findings(summary: Summary) -> Iterator[str]:
+    for one in summary.findings:
+        at = one["at"]
+        place = f" ({os.path.basename(at['file'])}:{at['line']})" if at else ""
+        fault = f": {one['fault']} on the chip" if one["fault"] else ""
+        if one["fault"] == "unvalidated":
+            fault = ""
+        yield from _wrapped("noticed", f"{one['what']}{place}{fault}", 15)
 
 
 def _cut(text: str, room: int) -> str:

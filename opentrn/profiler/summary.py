@@ -4,7 +4,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from opentrn.base import GRADES, FileFormatError, Trace, UnknownNameError, Where, declare, nearest
+from opentrn.base import (
+    GRADES,
+    FileFormatError,
+    Trace,
+    UnknownNameError,
+    Where,
+    declare,
+    explanation,
+    nearest,
+)
 from opentrn.hw import Chip, target
 from opentrn.isa import Program
 from opentrn.profiler.advice import Advice, advise
@@ -19,6 +28,7 @@ from opentrn.profiler.table import Table, table
 
 SCHEMA = "opentrn.summary/1"
 TOP = 10
+MUCH = 0.25  # of the time on assumed numbers is worth a word
 
 declare(
     "profiler.metric",
@@ -31,6 +41,13 @@ declare(
     "A file is not a summary of a version this program reads.",
     rule=f"a summary is JSON with schema {SCHEMA!r}, as `save_summary` writes it",
     fix="profile the program again",
+)
+declare(
+    "profiler.unvalidated",
+    "Much of a predicted time rests on numbers of the chip that nobody has measured.",
+    rule="such numbers are graded `assumed`; `opentrn show <chip>` lists them with their reasons",
+    fix="measure a few kernels on the chip and give the times to `opentrn calibrate`",
+    fault="unvalidated",
 )
 
 
@@ -49,7 +66,8 @@ class Summary:
     idle time by resource and cause, `grades` the share of the device time that rests on each grade
     of knowledge; `lines` the costliest source lines; `absent` names what cannot be known, and why;
     `reloads` the HBM buffers read more than once.  `assumed` maps facts of the machine that were
-    replaced for this run to their values; it is empty for a machine as it is known.
+    replaced for this run to their values; it is empty for a machine as it is known.  `findings` are
+    what was noticed about the program, as plain data (code, what, at, rule, fix, fault).
     """
 
     program: str
@@ -65,6 +83,7 @@ class Summary:
     absent: Mapping[str, str]
     reloads: tuple[Reload, ...] = ()
     assumed: Mapping[str, str] = field(default_factory=dict)
+    findings: tuple[Mapping[str, Any], ...] = ()
 
     def __getitem__(self, name: str) -> Any:
         """The value of a metric; UnknownNameError `profiler.metric` with the nearest names."""
@@ -105,6 +124,7 @@ class Summary:
             "assumed": dict(sorted(self.assumed.items())),
             "bound": self.bound._asdict(),
             "critical_path": dict(sorted(self.path.items())),
+            "findings": [dict(one) for one in self.findings],
             "grades": dict(self.grades),
             "idle": {lane: dict(sorted(self.idle[lane].items())) for lane in sorted(self.idle)},
             "metrics": {name: self.metrics[name]._asdict() for name in self},
@@ -124,13 +144,15 @@ def summarize(
     program: Program | None = None,
     grades: Mapping[str, float] | None = None,
     instructions: Iterable | None = None,
+    findings: Iterable[Mapping[str, Any]] = (),
 ) -> Summary:
     """Turn a trace of one core of `chip` into answers.
 
     With the `program` more can be known: bytes of operands in two memories exactly, dtypes, weight
     sizes, throttling, reloads.  `grades` are the timeline's shares of the device time by grade;
     without them each event on the critical path counts with its own grade.  `instructions` are the
-    executed ones, where loops make them more than those of the program's text.
+    executed ones, where loops make them more than those of the program's text.  `findings` of the
+    program are kept, and one is added where much of the time rests on numbers nobody has measured.
     """
     chip = target(chip)
     read = table(trace)
@@ -147,6 +169,8 @@ def summarize(
     bound = bound_of(read, busy, path)
     lines = tuple(lines_of(read, path))
     shares = dict(grades) if grades is not None else _grades(read, path)
+    unmeasured = shares.get("assumed", 0.0)
+    noticed = (*findings, *((_unvalidated(chip, unmeasured),) if unmeasured >= MUCH else ()))
     case = Case(chip=chip, table=read, path=path, busy=busy, bound=bound, found=found, lines=lines,
                 known=known, reloads=reloads)  # fmt: skip
     return Summary(
@@ -166,7 +190,16 @@ def summarize(
         absent={name: why for name, why in ABSENT.items() if name not in found},
         reloads=tuple(one for one in reloads if one.again)[:TOP],
         assumed=trace.meta.get("assumed", {}),
+        findings=noticed,
     )
+
+
+def _unvalidated(chip: Chip, share: float) -> dict[str, Any]:
+    """The finding that a time rests on assumed numbers."""
+    known = explanation("profiler.unvalidated")
+    what = f"{share:.0%} of the time rests on numbers of {chip.name} that nobody has measured"
+    return {"code": known.code, "what": what.replace("%", " %"), "at": None, "rule": known.rule,
+            "fix": known.fix, "fault": known.fault}  # fmt: skip
 
 
 def _grades(read: Table, path: Path) -> dict[str, float]:
@@ -230,6 +263,7 @@ def from_json(data: Any) -> Summary:
             absent=data["absent"],
             reloads=tuple(_reload_of(one) for one in data.get("reloads", ())),
             assumed=data.get("assumed", {}),
+            findings=tuple(data.get("findings", ())),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise FileFormatError(

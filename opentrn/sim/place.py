@@ -34,6 +34,7 @@ declare(
     "Two tiles with explicit addresses share bytes while both are in use.",
     rule="tiles that live at the same time should not overlap; these really alias",
     fix="give one of them another address, or finish with it first",
+    fault="unpredictable",
 )
 declare(
     "sim.address_range",

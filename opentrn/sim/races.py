@@ -28,6 +28,7 @@ declare(
     rule="waits are inserted for dependences through one tile; tiles with explicit addresses that "
     "share memory while both are in use are not known to depend on each other",
     fix="give the tiles addresses of their own, use one tile, or name the order in with_schedule",
+    fault="unpredictable",
 )
 
 _LOOKED_AT = 4000  # pairs of accesses compared for two tiles that alias

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from opentrn.base import Where, declare
+from opentrn.base import FAULTS, Where, declare, explanation
 
 Action = Literal["error", "report", "ignore"]
 
@@ -64,11 +64,20 @@ class Finding:
             "at": place,
             "rule": self.rule,
             "fix": self.fix,
+            "fault": self.fault,
         }
+
+    @property
+    def fault(self) -> str:
+        """What it means for the chip: a key of `base.FAULTS`, or "" where none was declared."""
+        declared = explanation(self.code)
+        return declared.fault if declared is not None else ""
 
     def __str__(self) -> str:
         lines = [self.what, f"  at    {self.where}" if self.where else ""]
         lines += [f"  rule  {self.rule}", f"  fix   {self.fix}"]
+        if self.fault:
+            lines.append(f"  chip  {self.fault}: {FAULTS[self.fault]}")
         return "\n".join([x for x in lines if x] + [f"  more  opentrn explain {self.code}"])
 
 
@@ -78,36 +87,42 @@ declare(
     rule="on the chip such memory holds whatever was there before; here it reads as NaN, or as "
     "the largest integer",
     fix="write the tile (nisa.memset, a load, an instruction) before reading it",
+    fault="undefined",
 )
 declare(
     "sim.unwritten_output",
     "The kernel returned an output it never wrote.",
     rule="every output must be written by the kernel; on the chip the caller would read leftovers",
     fix="store the result into the returned tensor before `return`",
+    fault="undefined",
 )
 declare(
     "sim.partial_output",
     "Some elements of an output were never written.",
     rule="unwritten elements hold leftovers on the chip; here they are NaN or the largest integer",
     fix="write every element, or return a smaller tensor",
+    fault="undefined",
 )
 declare(
     "sim.accumulate_unset",
     "A matmul accumulates onto PSUM that no matmul has initialised.",
     rule="accumulate=True is defined only after a matmul with accumulate=False on that location",
     fix="pass accumulate=(k > 0), or leave accumulate out",
+    fault="undefined",
 )
 declare(
     "sim.reset_in_reduction",
     "PSUM was overwritten inside an accumulation group, before anything read it.",
     rule="the partial sums of the earlier matmuls are lost",
     fix="move the reset out of the contraction loop",
+    fault="defined",
 )
 declare(
     "sim.read_open_group",
     "PSUM was read between two matmuls of one accumulation group.",
     rule="the value is a partial sum, and on the chip the read is not ordered with the group",
     fix="read the PSUM tile after the last matmul of the group",
+    fault="unpredictable",
 )
 declare(
     "sim.unread_alias",
@@ -115,18 +130,21 @@ declare(
     rule="tiles alive at the same time must not share memory (allocation guide): the results of "
     "the other tile are lost here, and on the chip nothing orders the two",
     fix="read the other tile first, or give this one an address of its own",
+    fault="unpredictable",
 )
 declare(
     "sim.mutated_input",
     "The kernel wrote into an input tensor without returning it.",
     rule="frameworks pass inputs by value: the caller of the real kernel may not see the write",
     fix="return the tensor, or write into an output",
+    fault="undefined",
 )
 declare(
     "sim.ignored_operand",
     "The hardware ignores an operand for this operator.",
     rule="some activation functions bypass scale or bias",
     fix="use an operator that applies it, e.g. nl.relu or a tensor_scalar",
+    fault="defined",
 )
 declare(
     "sim.dynamic_bounds",
@@ -153,6 +171,7 @@ declare(
     "An activation function was given values outside its valid range.",
     rule="outside its range the hardware's approximation is not defined",
     fix="bring the values into the range first; nl.sin and its like do",
+    fault="undefined",
 )
 declare(
     "sim.precise_bits",
@@ -160,10 +179,12 @@ declare(
     rule="without rounding (NKI_PRECISE_FP=0) low-precision floats have no bits: tiles cannot be "
     "reinterpreted as another dtype or share explicit addresses",
     fix="run this kernel with NKI_PRECISE_FP=1, the default",
+    fault="unsupported",
 )
 declare(
     "sim.duplicate_indices",
     "A read-modify-write transfer names a row more than once.",
     rule="unique_indices=True promises that it does not; equal rows race",
     fix="sum equal rows first",
+    fault="unpredictable",
 )

@@ -57,6 +57,7 @@ def test_json_says_the_same():
         "fix": "cut N in two",
         "code": "tests.example",
         "neuron": "NRT_X",
+        "fault": "",
     }
 
 

@@ -221,7 +221,9 @@ def test_findings_have_a_text_and_a_json_form():
 
     finding = nki.run(kernel).findings[0]
     lines = str(finding).splitlines()
-    assert [line[:8] for line in lines[1:]] == ["  at    ", "  rule  ", "  fix   ", "  more  "]
+    assert [line[:8] for line in lines[1:]] == [
+        "  at    ", "  rule  ", "  fix   ", "  chip  ", "  more  ",
+    ]  # fmt: skip
     assert lines[-1] == "  more  opentrn explain sim.uninitialised"
     assert finding.json()["at"]["text"] == "nisa.tensor_copy(u, t)"
     assert finding.json()["code"] == "sim.uninitialised"
