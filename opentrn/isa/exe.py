@@ -58,6 +58,13 @@ declare(
     fix="make it with `Executable.of(program)`",
 )
 
+VIEW = declare(
+    "isa.exe_view",
+    "A program that returns part of a tensor cannot become an executable.",
+    rule="the outputs of an executable are whole tensors",
+    fix="return the whole tensor, or copy the part into an output of its own",
+)
+
 FORMAT, VERSION = "opentrn executable", 1
 CONSTANTS, MANIFEST = "constants.safetensors", "manifest.json"
 MEMBERS = (CONSTANTS, "program.txt", "graph.txt", "meta.json", MANIFEST)
@@ -123,7 +130,12 @@ class Executable:
         graph_text: str = "",
         meta: Mapping[str, Any] | None = None,
     ) -> "Executable":
-        """The executable of a program, with the constants, inputs and outputs it has."""
+        """The executable of a program, with the constants, inputs and outputs it has.
+
+        Raises UsageError `isa.exe_view` for a program that returns parts of its outputs.
+        """
+        if program.results:
+            raise UsageError(f"{program.name} returns a view of an output", code=VIEW)
         names = constant_names(program)
         return cls(
             name=program.name if name is None else name,

@@ -116,7 +116,8 @@ class Program:
     """Instructions in program order over named buffers; frozen once built.
 
     `inputs` and `outputs` are HBM buffers in the kernel's argument and return order; `mutated`
-    are inputs the program writes.  `registers` counts the registers used.
+    are inputs the program writes.  `registers` counts the registers used.  `results` are the views
+    of the outputs that are returned, one each, where some are not whole buffers; else it is empty.
     """
 
     name: str
@@ -128,6 +129,7 @@ class Program:
     registers: int = 0
     constants: dict[Buffer, Any] = field(default_factory=dict)
     mutated: list[Buffer] = field(default_factory=list)
+    results: list[View] = field(default_factory=list)
 
     def instructions(self) -> Iterator[Instruction]:
         """Every instruction once, loop bodies included, in program order."""
@@ -142,6 +144,13 @@ class Program:
         for one in self.instructions():
             found[one.opcode] = found.get(one.opcode, 0) + 1
         return found
+
+
+def _is_whole(view: View) -> bool:
+    """Whether a view is its buffer as it was declared."""
+    buffer = view.buffer
+    same = (view.shape, view.dtype, view.offset) == (buffer.shape, buffer.dtype, 0)
+    return same and view.index is None and view.is_contiguous()
 
 
 def _walk(body) -> Iterator[Instruction]:
@@ -160,6 +169,7 @@ class Builder:
         self.buffers: list[Buffer] = []
         self.inputs: list[Buffer] = []
         self.outputs: list[Buffer] = []
+        self.results: list[View] = []
         self.constants: dict[Buffer, Any] = {}
         self.body: list[Instruction | Loop] = []
         self.registers = 0
@@ -210,4 +220,5 @@ class Builder:
             registers=self.registers,
             constants=self.constants,
             mutated=[b for b in self.inputs if b in writes and b in inputs],
+            results=self.results if any(not _is_whole(view) for view in self.results) else [],
         )

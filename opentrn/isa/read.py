@@ -116,6 +116,10 @@ class _Reader:
         inputs, outputs, mutated = (
             self.listed(self.after_word(word)) for word in ("inputs", "outputs", "mutated")
         )
+        results = []
+        while self.peek().startswith("result "):
+            self.line, self.at = self.after_word("result"), 0
+            results.append(self.view())
         if self.take() != "begin":
             self.fail(f"`begin` is expected here, not {self.line[:40]!r}")
         body = self.read_body()
@@ -131,6 +135,7 @@ class _Reader:
             outputs=outputs,
             registers=len(self.registers),
             mutated=mutated,
+            results=results,
         )
 
     def read_registers(self) -> None:

@@ -16,7 +16,8 @@
     end
 
 A view is `%buffer[offset; stride:count, …]:dtype`, with `@kind(index, dim, stride, limit)` when
-part of its address is known only at run time.  Parameters that have their default are left out.
+part of its address is known only at run time.  Lines `result VIEW` after `mutated` name what of
+the outputs is returned, where that is not all of each.  Parameters that have their default are left out.
 Values of constants are not part of the text: an `isa.exe.Executable` carries them.
 """
 
@@ -87,6 +88,8 @@ class _Writer:
         for word in ("inputs", "outputs", "mutated"):
             numbers = [f"%{self.number(b)}" for b in getattr(program, word)]
             yield " ".join([word, *numbers])
+        for view in program.results:
+            yield f"result {self.view(view)}"
         yield "begin"
         yield from self.block(program.body, INDENT)
         yield "end"

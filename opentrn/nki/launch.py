@@ -105,6 +105,7 @@ def results(session: Session, result: Any, like: str) -> Any:
         )
     last = buffer not in session.builder.outputs
     session.builder.outputs.append(buffer)
+    session.builder.results.append(result._view)
     _check_output(session, result._view)
     return arrays.from_numpy(session.machine.storage(buffer).stored(result._view, last), like)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from opentrn.base import ShapeError, declare
+from opentrn.base import ShapeError, declare, numerics
 from opentrn.isa import Buffer, Instruction, Loop, Program, View
 from opentrn.sim.exposed import exposed
 from opentrn.sim.functional import Machine
@@ -98,6 +98,8 @@ class Replay:
         with one_blas_thread(), np.errstate(all="ignore"):
             for step in self._steps:
                 step()
+        if self.program.results:
+            return [self.read_view(view) for view in self.program.results]
         return [self.read(buffer) for buffer in self.program.outputs]
 
     def _load(self, inputs: Sequence[np.ndarray]) -> None:
@@ -121,6 +123,10 @@ class Replay:
         storage = self.machine.storages[buffer]
         flat = storage.array.view(buffer.dtype.storage)
         return np.array(flat.reshape(buffer.shape))
+
+    def read_view(self, view: View) -> np.ndarray:
+        """A copy of what a view of an HBM buffer holds, in its storage dtype and shape."""
+        return np.array(numerics.encode(self.machine.value(view), view.dtype))
 
 
 def _fill(storage: Storage, array: np.ndarray) -> None:
