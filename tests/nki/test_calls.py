@@ -6,9 +6,10 @@ import pytest
 
 from opentrn import nki
 from opentrn.base import DtypeError, UnknownNameError, UnwrittenError, UsageError
+from opentrn.isa import Executable, parse_program, program_text
 from opentrn.nki import isa as nisa
 from opentrn.nki import language as nl
-from opentrn.sim import Strict
+from opentrn.sim import Replay, Strict
 from tests.nki.tiles import BF16
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -309,3 +310,34 @@ def test_an_error_leaves_no_kernel_running():
     with pytest.raises(UsageError) as caught:
         nl.ndarray((1, 1), nl.float32)
     assert caught.value.code == "nki.outside_kernel"
+
+
+@pytest.mark.parametrize(
+    ("part", "wanted"),
+    [
+        (lambda out: out[1:3], lambda x: x[1:3]),
+        (lambda out: out[:, ::2], lambda x: x[:, ::2]),
+        (lambda out: out.permute((1, 0)), lambda x: x.T),
+        (lambda out: out.reshape((24,)), lambda x: x.reshape(24)),
+        (lambda out: out.view(nl.int32), lambda x: x.view(np.int32)),
+        (lambda out: out, lambda x: x),
+    ],
+    ids=["rows", "columns", "turned", "flat", "bits", "whole"],
+)
+def test_a_returned_view_is_what_a_replay_returns_too(part, wanted):
+    def kernel(x):
+        out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+        nl.store(out, nl.multiply(nl.load(x), 2.0))
+        return part(out), x
+
+    x = np.arange(24, dtype=np.float32).reshape(4, 6)
+    run = nki.run(kernel, x)
+    np.testing.assert_array_equal(run.outputs[0], wanted(2 * x))
+    for program in (run.program, parse_program(program_text(run.program))):
+        again = Replay(program, run.chip)([x + 1])
+        np.testing.assert_array_equal(again[0], wanted(2 * (x + 1)))
+        np.testing.assert_array_equal(again[1], x + 1)
+    if run.program.results:
+        with pytest.raises(UsageError) as caught:
+            Executable.of(run.program)
+        assert caught.value.code == "isa.exe_view"
