@@ -40,11 +40,10 @@ declare(
 )
 declare(
     "nki.truth",
-    "A kernel asks whether a tile is true.",
-    rule="a tile holds many values, and the compiler knows none of them; only the result of a "
-    "comparison may be asserted",
-    fix="select with nl.where or nisa.select_reduce, branch on Python values, or compare after "
-    "the kernel",
+    "A kernel asks whether a tile is true: it always is, whatever it holds.",
+    rule="the truth of a tensor tells it from None and says nothing of its values, which the "
+    "compiler does not know",
+    fix="write `is not None`; select by values with nl.where or nisa.select_reduce",
 )
 declare(
     "nki.value_branch",
@@ -334,14 +333,17 @@ class NkiTensor(NKIObject):
     # ------------------------------------------------------------ looking at values
 
     def __bool__(self) -> bool:
-        """Refused, but for the result of a comparison: whether it holds everywhere.
+        """True, as for any object; the result of a comparison: whether it holds everywhere.
 
-        `assert nl.equal(a, b)` is what public kernels write.  It is noticed (`nki.value_branch`),
-        as the compiler cannot know.  Raises UsageError `nki.truth` for any other tile.
+        Kernels ask so whether an optional argument was given (mlp_tkg_constants of the NKI Library
+        at d2ad3a57); of a tile on the chip it is noticed (`nki.truth`).  `assert nl.equal(a, b)` is
+        noticed too (`nki.value_branch`), as the compiler cannot know.
         """
         if not self._compared:
-            what = f"a tile {self.dtype}{list(self.shape)} is neither true nor false"
-            raise UsageError(what, code="nki.truth")
+            if self._view.buffer.on_chip:
+                what = f"the truth of a tile {self.dtype}{list(self.shape)}, which is always true"
+                current().note("nki.truth", what)
+            return True
         session = current()
         session.note("nki.value_branch", "the truth of a comparison of tiles")
         if session.recording_only:

@@ -268,3 +268,20 @@ def test_a_pattern_beyond_its_tensor_is_refused_where_it_is_used():
         with pytest.raises(BoundsError, match="elements 1 to 8") as caught:
             nki.run(kernel, x, use)
         assert "beyond = tile.ap" in caught.value.at.text
+
+
+def test_the_truth_of_a_tensor_is_that_it_is_there():
+    def kernel(x, extra=None):
+        out = nl.ndarray((4, 8), nl.float32, buffer=nl.shared_hbm)
+        tile = nl.load(x)
+        if extra:
+            tile = nl.add(tile, nl.load(extra))
+        if tile:
+            nl.store(out, tile)
+        return out
+
+    x, zeros = np.ones((4, 8), np.float32), np.zeros((4, 8), np.float32)
+    for more, wanted in (((), 1), ((zeros,), 1), ((x,), 2)):
+        run = nki.run(kernel, x, *more)
+        assert (run.outputs == wanted).all()
+        assert [(f.code, f.where.text) for f in run.findings] == [("nki.truth", "if tile:")]
