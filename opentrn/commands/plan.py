@@ -92,6 +92,8 @@ def listed(options: tuple) -> Any:
 @click.option("--budget", type=float, help="Most dollars for the run.")
 @click.option("--keep", type=click.IntRange(1), default=5, show_default=True,
               help="How many plans to show.")  # fmt: skip
+@click.option("--page", metavar="FILE.html",
+              help="Also write a page with charts, up to eight times the count.")  # fmt: skip
 @click.option("--json", is_flag=True, help="Print JSON, for programs.")
 @click.argument("model")
 def plan(model: str, kind: str, target: str, count: int, json: bool, **given: Any) -> None:
@@ -104,23 +106,39 @@ def plan(model: str, kind: str, target: str, count: int, json: bool, **given: An
 
     wanted = {name: given[name] for name in DEGREES if given[name] is not None}
     if kind == "fit":
+        if given["page"]:
+            raise click.UsageError("--page shows plans; leave out --fit")
         found: Any = fits(model, target, context=given["context"], lnc=given["lnc"],
                           weight_bytes=given["weight_bytes"], tp=given["tp"])  # fmt: skip
-    elif kind == "serve":
-        found = plan_serving(model, target, count, wanted=wanted, lnc=given["lnc"],
-                             keep=given["keep"], **_options(_SERVE, given))  # fmt: skip
     else:
+        serve = kind == "serve"
+        options = _options(_SERVE if serve else _TRAIN, given)
+        options |= {"wanted": wanted, "lnc": given["lnc"]}
         limits = Limits(deadline_s=given["deadline"], budget_usd=given["budget"])
-        found = plan_training(model, target, count, wanted=wanted, limits=limits,
-                              lnc=given["lnc"], keep=given["keep"],
-                              **_options(_TRAIN, given))  # fmt: skip
+        only = {} if serve else {"limits": limits}
+        found = (plan_serving if serve else plan_training)(
+            model, target, count, keep=given["keep"], **options, **only
+        )
+        if given["page"]:
+            _page(given["page"], found, (model, target, count), serve, options)
     click.echo(jsonlib.dumps(found.json()) if json else str(found))
+
+
+def _page(file: str, found: Any, job: tuple[str, str, int], serve: bool, options: dict) -> None:
+    """Write the page of a plan, with plans of fewer and of more machines."""
+    from opentrn.plan import around, page, save_page, scaling
+
+    model, target, count = job
+    scaled = scaling(model, target, around(count), serve=serve, keep=1, **options)
+    doing = "serving" if serve else "training"
+    save_page(file, page(found, scaled, f"{doing} {model} on {count} x {found.best.machine}"))
 
 
 @click.option("--job", "model", required=True, metavar="MODEL", help="A model, or a config.json.")
 @click.option("--serve", is_flag=True, help="Compare serving instead of training.")
 @click.option("--chips", default=64, show_default=True, help="At least so many chips of each.")
 @listed(_job)
+@click.option("--page", metavar="FILE.html", help="Also write a page with charts.")
 @click.option("--json", is_flag=True, help="Print JSON, for programs.")
 @click.argument("machines", nargs=-1, required=True)
 def compare(
@@ -128,9 +146,13 @@ def compare(
 ) -> None:
     """One job on several MACHINES: time, cost, memory fit, each with its grade and assumptions."""
     from opentrn.plan import compare as compare_machines
+    from opentrn.plan import comparison, save_page
 
     options = _options(_SERVE if serve else _TRAIN, given)
     rows = compare_machines(model, list(machines), chips=chips, serve=serve, **options)
+    if given["page"]:
+        doing = "serving" if serve else "training"
+        save_page(given["page"], comparison(rows, f"{doing} {model} on several machines"))
     if json:
         click.echo(jsonlib.dumps({"job": model, "machines": [row.json() for row in rows]}))
         return

@@ -129,6 +129,12 @@ class Plans:
         """The first."""
         return self.plans[0]
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: a table, the step breakdown and the memory map."""
+        from opentrn.plan.page import fragment  # which draws what this module holds
+
+        return fragment(self)
+
     def json(self) -> dict[str, Any]:
         """As the command prints it with --json."""
         return {

@@ -68,3 +68,15 @@ def test_compare_puts_machines_side_by_side(opentrn):
         assert row["fits"]
         assert abs(sum(row["plan"]["grades"].values()) - 1) < 1e-9
         assert row["assumptions"]
+
+
+def test_pages_of_plans_and_comparisons(opentrn, tmp_path):
+    for file, arguments in (
+        ("a.html", ("plan", "llama-3.1-8b", "--tokens", "1e12", "--page", "a.html")),
+        ("b.html", ("plan", "llama-3.1-8b", "--serve", "--on", "trn2.3xlarge", "--page", "b.html")),
+        ("c.html", ("compare", "--job", "llama-3.1-8b", "trn2", "p5", "--page", "c.html")),
+    ):
+        done = opentrn(*arguments)
+        assert done.status == 0, done.err
+        assert (tmp_path / file).read_text(encoding="utf-8").count("<svg") >= 3
+    assert opentrn("plan", "llama-3.1-8b", "--fit", "--page", "d.html").status == 2

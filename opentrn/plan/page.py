@@ -1,0 +1,238 @@
+"""The report of a plan: one HTML page that asks no network, and what a notebook shows of it.
+
+Step breakdown, memory map, scaling curve, cost curve, and the efficient points of time and cost.
+"""
+
+from __future__ import annotations
+
+import html
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from opentrn.base.errors import MissingFileError, TrnError, declare
+from opentrn.base.units import bytes_text, dollars_text, seconds_text
+from opentrn.plan.answer import Plan, Plans
+from opentrn.plan.charts import Curve, Point, curves, stacked
+from opentrn.plan.search import plan
+from opentrn.plan.serve import plan_serving
+
+declare(
+    "plan.page",
+    "The page can be written.",
+    fix="name a file in a folder that exists",
+)
+
+STYLE = """
+:root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif; }
+body { max-width: 900px; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.4rem; } h2 { font-size: 1.05rem; margin: 1.8rem 0 .3rem; }
+svg { width: 100%; height: auto; } svg text { font-size: 12px; fill: currentColor;
+paint-order: stroke; stroke: Canvas; stroke-width: 3px; }
+.grid { stroke: currentColor; opacity: .15; } .limit { stroke: #d22; stroke-dasharray: 4 3; }
+polyline { fill: none; stroke-width: 2; }
+.legend { margin: 0 0 .4rem; } .legend span { margin-right: 1.1em; white-space: nowrap; }
+.legend i { display: inline-block; width: .8em; height: .8em; margin-right: .35em; }
+table { border-collapse: collapse; font-size: 13px; } td, th { padding: .15rem .7rem .15rem 0;
+text-align: left; vertical-align: top; } th { border-bottom: 1px solid; } .n { text-align: right; }
+"""
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def count_text(number: float) -> str:
+    """A count with a short suffix: 16, 1.5 k, 15 T."""
+    for scale, suffix in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if number >= scale:
+            return f"{number / scale:.4g}{suffix}"
+    return f"{number:.4g}"
+
+
+def money_text(dollars: float) -> str:
+    """Dollars with a short suffix: $17.8 M."""
+    return f"${count_text(dollars)}"
+
+
+DAY, HOUR = 86400.0, 3600.0
+UNITS = ((DAY, "days"), (HOUR, "hours"), (60.0, "minutes"), (1.0, "seconds"), (1e-3, "ms"))
+
+
+def time_text(seconds: float) -> str:
+    """A time of a run: days from two days on."""
+    return f"{seconds / DAY:,.4g} days" if seconds >= 2 * DAY else seconds_text(seconds)
+
+
+def scaling(what: Any, target: str, counts: Iterable[int], *, serve: bool = False,
+            **options: Any) -> list[Plan]:  # fmt: skip
+    """The best plan for each number of machines on which there is one, in the order given.
+
+    Options go to `plan`, or with `serve` to `plan_serving`. Counts on which nothing fits or divides
+    are left out; other refusals are raised.
+    """
+    found = []
+    for count in counts:
+        try:
+            found.append((plan_serving if serve else plan)(what, target, count, **options).best)
+        except TrnError as error:
+            if error.code not in ("plan.memory", "plan.limit", "plan.request"):
+                raise
+    return found
+
+
+def around(count: int) -> list[int]:
+    """Numbers of machines from an eighth to eight times as many, by doubling."""
+    return [c for k in range(-3, 4) if (c := round(count * 2.0**k)) >= 1 and c * 8 >= count]
+
+
+def efficient(plans: Sequence[Plan]) -> list[Plan]:
+    """Those plans that no other beats in time and in cost, fastest first."""
+    best, kept = float("inf"), []
+    priced = (one for one in plans if one.cost_usd is not None)
+    for one in sorted(priced, key=lambda p: (p.hours, p.cost_usd)):
+        if one.cost_usd < best:
+            best = one.cost_usd
+            kept.append(one)
+    return kept
+
+
+def _name(number: int, one: Plan) -> str:
+    degrees = str(one.split).partition(", micro-batch")[0]
+    return f"{number}. {degrees}"
+
+
+def bars(found: Plans) -> str:
+    """Step breakdown and memory map of the plans."""
+    rows = list(enumerate(found.plans, 1))
+    step = [(_name(n, p), {k: float(v) for k, v in p.step.parts.items()}) for n, p in rows]
+    held = [(_name(n, p), dict(p.step.memory)) for n, p in rows]
+    room = max(p.step.capacity for p in found.plans)
+    return stacked("Step breakdown", step, seconds_text) + stacked(
+        "Memory of a core", held, bytes_text, room
+    )
+
+
+def _told(one: Plan) -> str:
+    cost = dollars_text(one.cost_usd) if one.cost_usd is not None else "no price known"
+    return f"{one.count} x {one.machine}: {one.split}; {time_text(one.hours * HOUR)}, {cost}"
+
+
+def _speed(one: Plan, step_tokens: int) -> float:
+    """Tokens a second."""
+    return one.extra.get("tokens_per_s") or step_tokens / one.step_time_s
+
+
+def over_counts(found: Plans, scaled: Sequence[Plan]) -> str:
+    """Scaling curve, cost curve, and the efficient points of time and cost."""
+    per = found.best.cost_for
+    speed = [Point(p.count, _speed(p, found.step_tokens), _told(p)) for p in scaled]
+    first = speed[0] if speed else Point(1, 1)
+    ideal = [Point(p.x, first.y * p.x / first.x) for p in speed]
+    out = curves("Scaling: tokens a second over machines",
+                 [Curve("predicted", speed), Curve("in proportion", ideal)],
+                 ("machines", "tokens/s"), (count_text, count_text))  # fmt: skip
+    priced = [p for p in scaled if p.cost_usd is not None]
+    if not priced:
+        return (
+            out + "<h2>Cost</h2><p>No price of this machine is known; a price file gives one.</p>"
+        )
+    cost = [Point(p.count, p.cost_usd, _told(p)) for p in priced]
+    out += curves("Cost over machines", [Curve(f"cost {per}", cost)],
+                  ("machines", f"$ {per}"), (count_text, money_text))  # fmt: skip
+    every = [*priced, *(p for p in found.plans if p.cost_usd is not None)]
+    longest = max(p.hours for p in every) * HOUR
+    size, unit = next(u for u in UNITS if longest >= u[0] or u is UNITS[-1])
+    others = [Point(p.hours * HOUR / size, p.cost_usd, _told(p)) for p in every]
+    best = [Point(p.hours * HOUR / size, p.cost_usd, _told(p)) for p in efficient(every)]
+    return out + curves("Time and cost: what nothing beats in both",
+                        [Curve("all plans", others, line=False), Curve("efficient", best)],
+                        (f"time, {unit}", f"$ {per}"), (count_text, money_text))  # fmt: skip
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    top = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in row) + "</tr>"
+        for row in rows
+    )
+    return f"<table><tr>{top}</tr>{body}</table>"
+
+
+def summary(found: Plans) -> str:
+    """The plans in a table."""
+    rows = [
+        (n, p.split, f"{p.mfu:.1%}", seconds_text(p.step_time_s), time_text(p.hours * HOUR),
+         dollars_text(p.cost_usd) if p.cost_usd is not None else "no price", p.cost_for)
+        for n, p in enumerate(found.plans, 1)
+    ]  # fmt: skip
+    return _table(("", "plan", "MFU", "step", "time", "cost", ""), rows)
+
+
+def _reasons(found: Plans) -> str:
+    rejected = _table(("choice", "why not"), ((r.choice, r.reason) for r in found.rejected))
+    legal = "; ".join(f"{n} {', '.join(map(str, v))}" for n, v in found.legal.items())
+    grades = ", ".join(
+        f"{share:.0%} {grade}" for grade, share in found.best.step.seconds.grade_shares
+    )
+    notes = "".join(f"<li>{html.escape(note)}</li>" for note in found.assumptions)
+    price = html.escape(found.best.price or "no price known")
+    return (
+        f"<h2>Why not</h2>{rejected}<h2>What it rests on</h2><p>Legal degrees: "
+        f"{html.escape(legal)}. The step time is {html.escape(grades)}. Price: {price}.</p>"
+        f"<ul>{notes}</ul>"
+    )
+
+
+def fragment(found: Plans) -> str:
+    """What a notebook shows: the table and the bars, with their style."""
+    return f"<style>{STYLE}</style>{summary(found)}{bars(found)}"
+
+
+def page(found: Plans, scaled: Sequence[Plan], title: str) -> str:
+    """The whole page as text; `scaled` are best plans over numbers of machines (see `scaling`)."""
+    body = summary(found) + bars(found) + over_counts(found, scaled) + _reasons(found)
+    return _whole(title, body)
+
+
+def save_page(path: str | os.PathLike, text: str) -> Path:
+    """Write a page. Raises MissingFileError `plan.page` where that cannot be."""
+    file = Path(path)
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise MissingFileError(f"cannot write {file.name}: {error}", code="plan.page") from None
+    return file
+
+
+def comparison(rows: Sequence[Any], title: str) -> str:
+    """The page of `compare`: step breakdown, time and cost of each machine, what each assumes."""
+    fitting = [row for row in rows if row.plan is not None]
+    names = [f"{row.chips} chips, {row.machine}" for row in fitting]
+    plans = [row.plan for row in fitting]
+    step = [(n, {k: float(v) for k, v in p.step.parts.items()})
+            for n, p in zip(names, plans, strict=True)]  # fmt: skip
+    body = stacked("Step breakdown", step, seconds_text)
+    priced = [(n, p) for n, p in zip(names, plans, strict=True) if p.cost_usd is not None]
+    if priced:
+        cost = [(n, {p.cost_for: p.cost_usd}) for n, p in priced]
+        body += stacked("Cost", cost, money_text)
+        points = [Curve(n, [Point(p.hours, p.cost_usd, _told(p))], line=False) for n, p in priced]
+        shows = (lambda h: time_text(h * HOUR), money_text)
+        body += curves("Time and cost", points, ("time", "$"), shows)
+    told = [
+        (row.machine, row.chips, str(row.plan) if row.plan else row.refused,
+         ", ".join(f"{s:.0%} {g}" for g, s in row.plan.step.seconds.grade_shares)
+         if row.plan else "", "; ".join(row.assumptions))
+        for row in rows
+    ]  # fmt: skip
+    body += "<h2>Each</h2>" + _table(("machine", "chips", "plan", "grade", "assumed"), told)
+    return _whole(title, body)
+
+
+def _whole(title: str, body: str) -> str:
+    return (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        f"<title>{html.escape(title)}</title><style>{STYLE}</style></head>"
+        f"<body><h1>{html.escape(title)}</h1>{body}</body></html>\n"
+    )
