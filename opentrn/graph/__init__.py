@@ -37,6 +37,7 @@ from opentrn.graph.rules import (
     splat_of,
 )
 from opentrn.graph.simplify import CLEAN, decompose, fold
+from opentrn.graph.straighten import straighten
 from opentrn.graph.text import constants, read, write
 from opentrn.graph.types import graph_dtype
 
@@ -92,6 +93,7 @@ __all__ = [
     "run",
     "same_dtype",
     "splat_of",
+    "straighten",
     "stream",
     "topological",
     "where_of",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,8 @@ _DTYPES = {
 }
 _FILE = re.compile(r'(?:"([^"]*)"\()?"([^"]+)":(\d+):\d+')
 _PLACE = re.compile(r'error: (?:loc\()?"([^"]*)":(\d+):(\d+)\)?: (.*)')
-_THEIRS = ("site-packages", "dist-packages")
+# Frames of installed packages, and of this one, are not the user's.
+_THEIRS = ("site-packages", "dist-packages", str(Path(__file__).resolve().parents[2]))
 _TOKEN = re.compile(r"0x[0-9A-Fa-f]+|[-+]?[0-9.]+(?:[eE][-+]?\d+)?|true|false|[-+]?(?:nan|inf)")
 
 

@@ -17,10 +17,10 @@ from opentrn.graph.build import Builder
 from opentrn.graph.importers.stablehlo_call import Call, Made, Rule, rule
 from opentrn.graph.importers.stablehlo_mlir import pairs
 from opentrn.graph.ir import Region, Value, remake
-from opentrn.graph.ops.control import UNKNOWN
 from opentrn.graph.ops.define import Type
 from opentrn.graph.ops.elementwise import Elementwise
 from opentrn.graph.ops.reduction import COMBINE, identity
+from opentrn.graph.straighten import trips
 
 declare("graph.stablehlo_sharded", "a StableHLO program is written for several devices",
         "a graph is the program of one core",
@@ -59,15 +59,57 @@ def begins_with_nothing(init: Value, kind: str) -> bool:
     return bool(number == identity(kind, init.dtype))
 
 
+def picks(body: Region) -> str:
+    """"GT" or "LT" for the region with which JAX finds the place of the largest or least element:
+    of equals the first, and NaN before all; "" for any other region."""
+    if len(body.inputs) != 4 or body.takes[:2] != body.takes[2:]:
+        return ""
+    value, index, best, place = body.inputs
+    g = Builder()
+    if value.dtype.kind not in Numbers or index.dtype.kind not in ("int", "uint"):
+        return ""
+    for direction in ("GT", "LT"):
+        better = g.or_(g.compare(value, best, direction), g.compare(value, value, "NE"))
+        first = g.and_(g.compare(value, best, "EQ"), g.compare(index, place, "LT"))
+        wanted = (g.select(better, value, best),
+                  g.select(g.or_(better, first), index, place))
+        if body.outputs == wanted:
+            return direction
+    return ""
+
+
+def _place_of_extreme(call: Call, direction: str, axes: tuple[int, ...]) -> list[Value] | None:
+    """The extreme along one axis and where it is, if the second operand counts along the axis."""
+    x, index = call.args[:2]
+    if len(axes) != 1 or not _counts(index, axes[0]) or not x.shape[axes[0]]:
+        return None
+    kind = "maximum" if direction == "GT" else "minimum"
+    if not (begins_with_nothing(call.args[2], kind) and _is_zero(call.args[3])):
+        return None
+    if direction == "LT" and x.dtype.kind != "float":
+        return None  # -x of the least integer is itself
+    turned = x if direction == "GT" else call.g.negate(x)
+    return [call.g.reduce(x, kind=kind, dimensions=axes),
+            call.g.argmax(turned, axes[0], index.dtype)]
+
+
+def _is_zero(x: Value) -> bool:
+    return x.op == "constant" and not x.attrs.data.numbers().any()
+
+
 @rule("stablehlo.reduce")
 def reduce(call: Call) -> Made:
     """A reduction over axes."""
     (body,), captured = call.regions()
     axes = call.attr("dimensions")
+    direction = picks(body) if len(call.args) == 4 and not captured else ""
+    found = _place_of_extreme(call, direction, axes) if direction else None
+    if found is not None:
+        return found
     kind = reduction_of(body) if len(call.args) == 2 and not captured else ""
     if not kind:
-        found = call.g.reduce_with(*call.args, *captured, dimensions=axes, body=body)
-        return call.parts(found)
+        made = call.g.reduce_with(*call.args, *captured, dimensions=axes, body=body)
+        return call.parts(made)
     operand, init = call.args
     made = call.g.reduce(operand, kind=kind, dimensions=axes)
     if begins_with_nothing(init, kind):
@@ -250,43 +292,8 @@ def while_(call: Call) -> list[Value]:
     """A loop, which stays one."""
     (cond, body), captured = call.regions()
     made = call.g.while_(*call.args, *captured, cond=cond, body=body,
-                         trips=trips(cond, body, [*call.args, *captured]))
+                         trips=trips(cond, body, (*call.args, *captured)))
     return call.parts(made)
-
-
-def trips(cond: Region, body: Region, args: list[Value]) -> int:
-    """How often a counted loop runs: `counter < limit`, from a known begin, in known steps."""
-    test = cond.outputs[0]
-    if test.op != "compare" or test.attrs.direction not in ("LT", "LE"):
-        return UNKNOWN
-    counter, limit = test.args
-    if counter not in cond.inputs:
-        return UNKNOWN
-    place = cond.inputs.index(counter)
-    if place >= len(body.outputs):
-        return UNKNOWN
-    step = _step(body.outputs[place], body.inputs[place])
-    begin = _number(args[place], ())
-    end = _number(limit, tuple(zip(cond.inputs, args, strict=True)))
-    if step is None or begin is None or end is None or step <= 0:
-        return UNKNOWN
-    last = end - begin + (1 if test.attrs.direction == "LE" else 0)
-    return max(-(-last // step), 0)
-
-
-def _step(after: Value, before: Value) -> int | None:
-    if after.op != "add" or before not in after.args:
-        return None
-    lhs, rhs = after.args
-    return _number(rhs if lhs is before else lhs, ())
-
-
-def _number(x: Value, bound: tuple[tuple[Value, Value], ...]) -> int | None:
-    """A known whole number; `bound` says what a region's inputs stand for."""
-    x = dict(bound).get(x, x)
-    if x.op != "constant" or x.shape or x.dtype.kind not in ("int", "uint"):
-        return None
-    return int(x.attrs.data.numbers())
 
 
 @rule("stablehlo.if")
@@ -386,6 +393,12 @@ def collective(call: Call) -> Made:
     elif "source_target_pairs" in attributes and call.attr("source_target_pairs") != [[0, 0]]:
         raise sharded(call, "it is over several devices")
     return call.args
+
+
+@rule("sdy.manual_computation")
+def manual(call: Call) -> Made:
+    """What one device of a mesh computes (`shard_map`)."""
+    raise sharded(call, "a computation of one device of a mesh (shard_map)")
 
 
 @rule("sdy.sharding_constraint", "sdy.reshard")

@@ -28,17 +28,20 @@ from opentrn.graph.carriers import storage
 from opentrn.graph.data import Data
 from opentrn.graph.importers import (
     torch_rules_elementwise,
+    torch_rules_functions,
     torch_rules_index,
     torch_rules_linear,
     torch_rules_reduce,
+    torch_rules_resample,
     torch_rules_shape,
     torch_rules_train,
 )
 from opentrn.graph.importers.torch_rules import RULES, refuse
 from opentrn.graph.ir import Graph, Value, relocate
 
-FAMILIES = (torch_rules_elementwise, torch_rules_index, torch_rules_linear, torch_rules_reduce,
-            torch_rules_shape, torch_rules_train)
+FAMILIES = (torch_rules_elementwise, torch_rules_functions, torch_rules_index,
+            torch_rules_linear, torch_rules_reduce, torch_rules_resample, torch_rules_shape,
+            torch_rules_train)
 
 # Ops torch would take apart although a rule, and often a kernel, exists for the whole.
 KEPT = (
@@ -46,6 +49,8 @@ KEPT = (
     "silu", "mish", "softplus", "softmax.int", "log_softmax.int", "conv1d", "conv2d", "conv3d",
     "max_pool2d", "hardswish", "hardsigmoid", "dropout", "adaptive_avg_pool2d", "stack",
     "std.correction", "unbind.int", "split.Tensor", "split_with_sizes", "logsumexp",
+    "upsample_linear1d.vec", "upsample_bilinear2d.vec", "upsample_trilinear3d.vec",
+    "upsample_bicubic2d.vec", "adaptive_avg_pool3d", "median", "median.dim",
 )
 # Nodes without a result anyone can use.
 SKIPPED = ("aten::_assert_tensor_metadata", "aten::sym_constrain_range_for_size", "aten::_assert",

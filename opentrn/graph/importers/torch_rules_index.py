@@ -24,6 +24,8 @@ def embedding(g: Builder, weight: Value, indices: Value, padding_idx: int = -1,
 @torch_op("aten::index_select(Tensor self, int dim, Tensor index) -> Tensor")
 def index_select(g: Builder, self: Value, dim: int, index: Value) -> Value:
     """Whole slices along dim."""
+    if not self.rank:
+        return g.reshape(g.broadcast(self, index.shape), ())
     axis = dim % self.rank
     return g.take(self, wrapped(g, index, self.shape[axis]), axis)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from opentrn.graph.build import Builder
@@ -149,56 +148,6 @@ def _conv(g: Builder, x: Value, weight: Value, bias: Value | None, stride: Any, 
     y = convolution(g, whole, weight, bias, list(stride), list(padding), list(dilation), False,
                     [0], groups)
     return y if x.rank == weight.rank else g.reshape(y, y.shape[1:])
-
-
-def _pool(g: Builder, x: Value, kind: str, size: list[int], stride: Any, padding: Any,
-          dilation: Any = 1) -> Value:
-    spatial = 2
-    lead = x.rank - spatial
-    window = _each(size, spatial)
-    steps = _each(stride, spatial) if stride else window
-    pads = [(p, p) for p in _each(padding, spatial)]
-    ones = (1,) * lead
-    return g.reduce_window(x, kind=kind, window=ones + window, strides=ones + steps,
-                           padding=[(0, 0)] * lead + pads,
-                           dilation=ones + _each(dilation, spatial))
-
-
-@torch_op("aten::max_pool2d(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, "
-          "int[2] dilation=1, bool ceil_mode=False) -> Tensor")
-def max_pool2d(g: Builder, self: Value, kernel_size: list[int], stride: Any = (),
-               padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False) -> Value:
-    """The largest under each window."""
-    if ceil_mode:
-        raise refuse("pooling with ceil_mode", g.where)
-    return _pool(g, self, "maximum", kernel_size, stride, padding, dilation)
-
-
-@torch_op("aten::avg_pool2d(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] padding=0, "
-          "bool ceil_mode=False, bool count_include_pad=True, int? divisor_override=None) -> "
-          "Tensor")
-def avg_pool2d(g: Builder, self: Value, kernel_size: list[int], stride: Any = (),
-               padding: Any = 0, ceil_mode: bool = False, count_include_pad: bool = True,
-               divisor_override: int | None = None) -> Value:
-    """The mean under each window, padding counted as zeros unless said otherwise."""
-    if ceil_mode:
-        raise refuse("pooling with ceil_mode", g.where)
-    total = _pool(g, self, "add", kernel_size, stride, padding)
-    if count_include_pad or divisor_override or not any(_each(padding, 2)):
-        return total * (1.0 / (divisor_override or math.prod(_each(kernel_size, 2))))
-    return total / _pool(g, g.like(self, 1.0), "add", kernel_size, stride, padding)
-
-
-@torch_op("aten::_adaptive_avg_pool2d(Tensor self, SymInt[2] output_size) -> Tensor",
-          "aten::adaptive_avg_pool2d(Tensor self, SymInt[2] output_size) -> Tensor")
-def adaptive_avg_pool2d(g: Builder, self: Value, output_size: list[int]) -> Value:
-    """Means over windows of one size that fill the image."""
-    sizes, wanted = self.shape[-2:], _each(output_size, 2)
-    if any(n % w for n, w in zip(sizes, wanted, strict=True)):
-        raise refuse(f"adaptive pooling of {list(sizes)} to {list(wanted)}: windows differ in size",
-                     g.where)
-    window = [n // w for n, w in zip(sizes, wanted, strict=True)]
-    return avg_pool2d(g, self, window)
 
 
 @torch_op("aten::layer_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight=None, Tensor? "

@@ -16,6 +16,8 @@ Dims = list[int] | int | None
 def reduced(g: Builder, x: Value, kind: str, dim: Dims, keep: bool) -> Value:
     """`reduce` with torch's `dim` and `keepdim`."""
     over = axes(dim, x.rank)
+    if not over:
+        return x
     return restored(g, g.reduce(x, kind=kind, dimensions=over), x.shape, over, keep)
 
 
@@ -108,8 +110,9 @@ def argmax(g: Builder, self: Value, dim: int | None = None, keepdim: bool = Fals
         found = g.argmax(g.reshape(self, (self.size,)), 0, "int64")
         return g.reshape(found, (1,) * self.rank) if keepdim else found
     over = axes(dim, self.rank)
-    x = self if self.rank else g.reshape(self, (1,))
-    return restored(g, g.argmax(x, over[0], "int64"), self.shape, over, keepdim)
+    if not over:
+        return g.full((), 0, "int64")
+    return restored(g, g.argmax(self, over[0], "int64"), self.shape, over, keepdim)
 
 
 @torch_op("aten::argmin(Tensor self, int? dim=None, bool keepdim=False) -> Tensor")
@@ -197,7 +200,7 @@ def logsumexp(g: Builder, self: Value, dim: Dims, keepdim: bool = False) -> Valu
           "keepdim=False, *, ScalarType? dtype=None) -> Tensor")
 def vector_norm(g: Builder, self: Value, ord: Any = 2, dim: Dims = None, keepdim: bool = False,
                 dtype: str | None = None) -> Value:
-    """(Σ |self|ᵒʳᵈ)^(1/ord) over dim, for ord 1, 2 and ∞."""
+    """(Σ |self|ᵒʳᵈ)^(1/ord) over dim; of order 0 how many are not 0, of ±∞ the extreme."""
     x = self if dtype is None else g.cast(self, dtype)
     if ord == 2:
         return g.sqrt(reduced(g, x * x, "add", dim, keepdim))
@@ -205,7 +208,13 @@ def vector_norm(g: Builder, self: Value, ord: Any = 2, dim: Dims = None, keepdim
         return reduced(g, g.abs(x), "add", dim, keepdim)
     if ord == float("inf"):
         return reduced(g, g.abs(x), "maximum", dim, keepdim)
-    raise refuse(f"vector norm of order {ord}", g.where, "orders 1, 2 and infinity are there")
+    if ord == -float("inf"):
+        return reduced(g, g.abs(x), "minimum", dim, keepdim)
+    if ord == 0:
+        counted = g.cast(g.compare(x, g.like(x, 0.0), direction="NE"), x.dtype)
+        return reduced(g, counted, "add", dim, keepdim)
+    total = reduced(g, g.power(g.abs(x), g.like(x, float(ord))), "add", dim, keepdim)
+    return g.power(total, g.like(total, 1.0 / ord))
 
 
 @torch_op("aten::cumsum(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor")

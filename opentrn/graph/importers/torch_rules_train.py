@@ -18,7 +18,6 @@ from opentrn.graph.importers.torch_rules_linear import (
     attention,
     group_norm,
     layer_norm,
-    max_pool2d,
 )
 from opentrn.graph.ir import Value
 
@@ -335,31 +334,6 @@ def _kernel_gradient(g: Builder, grad: Value, image: Value, weight: Value, steps
 
 
 
-@torch_op("aten::max_pool2d_with_indices(Tensor self, int[2] kernel_size, int[2] stride=[], int[2] "
-          "padding=0, int[2] dilation=1, bool ceil_mode=False) -> (Tensor, Tensor)")
-def max_pool_with_places(g: Builder, self: Value, kernel_size: Any, stride: Any = (),
-                         padding: Any = 0, dilation: Any = 1,
-                         ceil_mode: bool = False) -> tuple[Value, Value]:
-    """The largest under each window, and its row-major place in the image (the first such)."""
-    y = max_pool2d(g, self, kernel_size, stride, padding, dilation, ceil_mode)
-    sizes, pads, holes = (_each(x, 2) for x in (kernel_size, padding, dilation))
-    steps = _each(stride, 2) if stride else sizes
-    image = self if self.rank == 4 else g.reshape(self, (1, *self.shape))
-    low = [0, 0, *pads]
-    padded = g.pad(image, g.full((), -math.inf, self.dtype), low, low) if any(pads) else image
-    places = y.shape[-2:]
-    best = place = None
-    for tap in _taps(sizes):
-        one = _window(g, padded, tap, places, steps, holes)
-        rows, columns = (g.iota(one.shape, a, "int32") * steps[a - 2] +
-                         (tap[a - 2] * holes[a - 2] - pads[a - 2]) for a in (2, 3))
-        here = rows * image.shape[3] + columns
-        more = None if best is None else g.compare(one, best, direction="GT")
-        best = one if best is None else g.maximum(best, one)
-        place = here if place is None else g.select(more, here, place)
-    return y, g.reshape(g.cast(place, "int64"), y.shape)
-
-
 @torch_op("aten::max_pool2d_with_indices_backward(Tensor grad_output, Tensor self, int[2] "
           "kernel_size, int[2] stride, int[2] padding, int[2] dilation, bool ceil_mode, Tensor "
           "indices) -> Tensor")
@@ -427,20 +401,6 @@ def avg_pool_backward(g: Builder, grad_output: Value, self: Value, kernel_size: 
     image = tuple(n + 2 * p for n, p in zip(self.shape[2:], pads, strict=True))
     parts = [_put_back(g, share, tap, image, steps, (1, 1)) for tap in _taps(sizes)]
     return _cut_padding(g, _total(parts), pads, self.shape)
-
-
-@torch_op("aten::_adaptive_avg_pool2d_backward(Tensor grad_output, Tensor self) -> Tensor")
-def adaptive_avg_pool_backward(g: Builder, grad_output: Value, self: Value) -> Value:
-    """Average pooling's gradient where the windows are of one size."""
-    places, image = grad_output.shape[-2:], self.shape[-2:]
-    if any(n % p for n, p in zip(image, places, strict=True)) or self.rank != 4:
-        raise refuse("the gradient of adaptive pooling with windows of several sizes", g.where)
-    sizes = [n // p for n, p in zip(image, places, strict=True)]
-    rows, columns = sizes
-    share = g.reshape(grad_output * (1.0 / (rows * columns)),
-                      (*self.shape[:2], places[0], 1, places[1], 1))
-    spread = g.broadcast(share, (*self.shape[:2], places[0], rows, places[1], columns))
-    return g.reshape(spread, self.shape)
 
 
 @torch_op("aten::new_zeros(Tensor self, SymInt[] size, *, ScalarType? dtype=None, Layout? "

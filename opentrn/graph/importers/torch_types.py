@@ -82,8 +82,10 @@ def axes(dims: Any, rank: int) -> tuple[int, ...]:
     """Torch's `dim` as axes counted from the front; None or [] means all."""
     if dims is None or dims == []:
         return tuple(range(rank))
+    if not rank:
+        return ()  # a scalar has no axes, although torch lets one be named
     listed = dims if isinstance(dims, (list, tuple)) else [dims]
-    return tuple(d % rank if rank else 0 for d in listed)
+    return tuple(d % rank for d in listed)
 
 
 def restored(g: Builder, x: Value, shape: tuple[int, ...], gone: tuple[int, ...],

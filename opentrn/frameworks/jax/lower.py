@@ -1,0 +1,147 @@
+"""A JAX function, traced by JAX and lowered to StableHLO, as a graph with its tree of arguments."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from opentrn.base import NotBuiltError, UnsupportedError, declare
+from opentrn.graph import Graph, from_stablehlo
+
+PLATFORM = "neuron"  # JAX knows no special rules for it: ops lower to plain StableHLO
+KEYS = {"fry": "threefry2x32", "rbg": "rbg", "urbg": "unsafe_rbg"}
+
+SHARDED = declare(
+    "frameworks.jax_sharded",
+    "An array that lies on several devices was given to a jitted function.",
+    rule="a jitted function runs on one NeuronCore",
+    fix="bring it to one device: jax.device_put(x, jax.devices()[0])",
+)
+DTYPE = declare(
+    "frameworks.jax_dtype",
+    "A jitted function takes or gives numbers the chip does not have.",
+    rule="NeuronCores have no 64-bit floats and no complex numbers",
+    fix="leave jax_enable_x64 off; carry real and imaginary parts as two arrays",
+    neuron="NCC_ESPP004",
+)
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """What JAX made of a function for some arguments.
+
+    `inputs` and `outputs` are the trees of shapes and dtypes, as JAX nests them (inputs are
+    `(args, kwargs)`); the graph has one input and one output for each leaf, in order.
+    """
+
+    graph: Graph
+    inputs: Any
+    outputs: Any
+
+
+def lower(function: Callable, args: Sequence[Any] = (), kwargs: dict | None = None) -> Lowered:
+    """Trace a function for arguments like these: arrays, or `jax.ShapeDtypeStruct`.
+
+    Raises what JAX raises while it traces, and what `graph.from_stablehlo` raises.
+    """
+    import jax
+
+    traced = jax.jit(function, keep_unused=True).trace(*args, **(kwargs or {}))
+    return lower_traced(traced, getattr(function, "__name__", "function"))
+
+
+def lower_traced(traced: Any, name: str) -> Lowered:
+    """The graph of `jax.jit(…, keep_unused=True).trace(…)`."""
+    module = traced.lower(lowering_platforms=(PLATFORM,)).compiler_ir("stablehlo")
+    graph = from_stablehlo(module)
+    graph = Graph(graph.inputs, graph.outputs, graph.constants, name=_plain(name),
+                  output_names=graph.output_names)  # fmt: skip
+    return Lowered(graph, traced.in_avals, traced.out_info)
+
+
+def _plain(name: str) -> str:
+    """A name without what files and programs do not like in names."""
+    kept = "".join(c if c.isalnum() or c == "_" else "_" for c in name)
+    return kept.strip("_") or "function"
+
+
+def from_jax(function: Callable, *args: Any, **kwargs: Any) -> Graph:
+    """The graph of a function called with arguments like these; see `lower`."""
+    return lower(function, args, kwargs).graph
+
+
+@contextlib.contextmanager
+def as_on_neuron() -> Iterator[None]:
+    """JAX's defaults as its plugin for Trainium sets them: random keys are of the kind "rbg".
+
+    Keys made inside, and functions traced inside, use it; outside, JAX is as it was.
+    """
+    import jax
+
+    with jax.default_prng_impl("rbg"):
+        yield
+
+
+# ------------------------------------------------------------------------------- arrays and keys
+
+
+def refuse_numbers(graph: Graph) -> None:
+    """Raise UnsupportedError `frameworks.jax_dtype` naming all ops that make complex numbers or
+    integers of less than a byte, which the chip does not have."""
+    found: dict[tuple[str, str], list[Any]] = {}
+    for value in graph:
+        kind = getattr(value, "dtype", None)
+        if kind is not None and (kind.kind == "complex" or kind.bits < 8):
+            found.setdefault((value.op, str(kind)), []).append(value)
+    if found:
+        total = sum(map(len, found.values()))
+        rows = [f"{total} of {len(graph)} values have a dtype the chip does not have"]
+        rows += [f"  {len(values):4d} × {op}: {kind}" for (op, kind), values in found.items()]
+        first = next(iter(found.values()))[0]
+        raise UnsupportedError("\n".join(rows), code=DTYPE, at=first.where)
+
+
+def is_traced(leaf: Any) -> bool:
+    """Whether an argument stands for an array of an outer transformation."""
+    import jax
+
+    return isinstance(leaf, jax.core.Tracer)
+
+
+def refuse_leaf(leaf: Any, name: str) -> None:
+    """Raise NotBuiltError `frameworks.jax_sharded` or UnsupportedError `frameworks.jax_dtype`."""
+    sharding = getattr(leaf, "sharding", None)
+    if sharding is not None and len(getattr(sharding, "device_set", ())) > 1:
+        raise NotBuiltError(f"{name} lies on {len(sharding.device_set)} devices", code=SHARDED)
+    kind = str(getattr(leaf, "dtype", ""))
+    if kind == "float64" or kind.startswith("complex"):
+        raise UnsupportedError(f"{name} is {kind}", code=DTYPE)
+
+
+def to_host(leaf: Any) -> Any:
+    """An argument as a NumPy array; a key as its words."""
+    import jax
+    import numpy as np
+
+    if hasattr(leaf, "dtype") and str(leaf.dtype).startswith("key<"):
+        leaf = jax.random.key_data(leaf)
+    if isinstance(leaf, (bool, int, float)):
+        return np.asarray(leaf, jax.dtypes.canonicalize_dtype(type(leaf)))
+    return np.asarray(leaf)
+
+
+def to_jax(array: Any, like: Any) -> Any:
+    """A result of the device as a JAX array of the shape and dtype JAX expects."""
+    import jax
+
+    kind = str(like.dtype)
+    if not kind.startswith("key<"):
+        return jax.numpy.asarray(array.reshape(like.shape).astype(like.dtype))
+    words = jax.numpy.asarray(array.reshape(*like.shape, -1))
+    return jax.random.wrap_key_data(words, impl=KEYS[kind[len("key<"):-1]])
+
+
+__all__ = [
+    "Lowered", "as_on_neuron", "from_jax", "is_traced", "lower", "lower_traced", "refuse_leaf",
+    "refuse_numbers", "to_host", "to_jax",
+]  # fmt: skip

@@ -1,0 +1,200 @@
+"""`opentrn.frameworks.jax.jit` against JAX on the CPU."""
+
+import numpy as np
+import pytest
+
+from opentrn.base import NotBuiltError, TrnError, UnsupportedError, UsageError
+
+jax = pytest.importorskip("jax", reason="the extra `jax` is not installed")
+jnp = jax.numpy
+neuron = pytest.importorskip("opentrn.frameworks.jax", reason="the extra `jax`")
+
+R = np.random.default_rng(0)
+X = R.normal(size=(8, 16)).astype(np.float32)
+W = R.normal(size=(16, 4)).astype(np.float32)
+B = R.normal(size=4).astype(np.float32)
+
+
+def close(found, wanted, tolerance=2e-6):
+    leaves, tree = jax.tree.flatten(found)
+    others, shape = jax.tree.flatten(wanted)
+    assert tree == shape
+    for one, other in zip(leaves, others, strict=True):
+        assert isinstance(one, jax.Array)
+        assert (one.shape, one.dtype) == (other.shape, other.dtype)
+        np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=tolerance,
+                                   atol=tolerance)
+
+
+def loss(params, x, y):
+    hidden = jax.nn.gelu(x @ params["w"] + params["b"])
+    return jnp.mean((hidden - y) ** 2)
+
+
+PARAMS = {"w": W, "b": B}
+Y = R.normal(size=(8, 4)).astype(np.float32)
+
+
+def test_trees_of_arrays_go_in_and_out():
+    def f(x, *, params, scale):
+        y = x @ params["w"] + params["b"]
+        return {"y": y * scale, "parts": [y.sum(), (jnp.argmax(y, 1), y > 0)]}
+    given = {"params": PARAMS, "scale": 2.0}
+    close(neuron.jit(f)(X, **given), jax.jit(f)(X, **given))
+
+
+def test_gradients_and_batches():
+    close(neuron.jit(jax.value_and_grad(loss))(PARAMS, X, Y), jax.value_and_grad(loss)(
+        PARAMS, X, Y))
+    rows = jax.vmap(lambda x: jnp.dot(x, W))
+    close(neuron.jit(rows)(X), rows(X), 4e-6)
+
+
+def test_inside_other_transformations_it_is_a_part_of_them():
+    inner = neuron.jit(loss)
+    close(jax.grad(inner)(PARAMS, X, Y), jax.grad(loss)(PARAMS, X, Y))
+    close(jax.jit(inner)(PARAMS, X, Y), loss(PARAMS, X, Y))
+    assert inner.programs == {}
+    close(neuron.jit(jax.grad(inner))(PARAMS, X, Y), jax.grad(loss)(PARAMS, X, Y))
+
+
+def test_loops_and_branches():
+    def scanned(x):
+        return jax.lax.scan(lambda c, row: (c * 0.5 + row, c.sum()), jnp.zeros(16), x)
+    close(neuron.jit(scanned)(X), scanned(X), 4e-6)
+
+    def looped(x, p):
+        x = jax.lax.fori_loop(0, 3, lambda i, c: c * 2 + i, x)
+        return jax.lax.cond(p > 0, lambda x: x + 1, lambda x: -x, x)
+    for p in (1.0, -1.0):
+        close(neuron.jit(looped)(X, p), looped(X, p))
+
+
+def test_a_training_step_runs_again_and_again():
+    def step(params, x, y):
+        value, grads = jax.value_and_grad(loss)(params, x, y)
+        return value, jax.tree.map(lambda p, g: p - 0.5 * g, params, grads)
+    ours, theirs = neuron.jit(step), jax.jit(step)
+    mine = other = jax.tree.map(jnp.asarray, PARAMS)
+    losses = []
+    for _ in range(5):
+        value, mine = ours(mine, X, Y)
+        wanted, other = theirs(other, X, Y)
+        close(value, wanted, 1e-5)
+        losses.append(float(value))
+    assert losses == sorted(losses, reverse=True)
+    assert len(ours.programs) == 1
+    (program,) = ours.programs.values()
+    assert program.calls == 5
+    assert 1e-6 < program.device_seconds < 1e-3
+
+
+def test_one_program_for_each_shape_dtype_and_static_value():
+    def f(x, n, *, kind="sum"):
+        return getattr(jnp, kind)(x, 0) * n
+    jitted = neuron.jit(f, static_argnums=1, static_argnames="kind")
+    for x, n, kind in ((X, 2, "sum"), (X + 1, 2, "sum"), (X, 3, "sum"), (X[:4], 2, "sum"),
+                       (X, 2, "max")):
+        close(jitted(x, n, kind=kind), f(x, n, kind=kind))
+    assert len(jitted.programs) == 4
+    close(jitted(X, n=3), f(X, 3))
+    with pytest.raises(UsageError, match="not hashable"):
+        jitted(X, [1])
+
+
+def test_as_a_decorator_and_ahead_of_time():
+    @neuron.jit(dtype="bfloat16")
+    def f(x):
+        """A product."""
+        return x @ x.T
+    shape = jax.ShapeDtypeStruct((64, 64), np.float32)
+    program = f.compile(shape)
+    assert program.executable.meta["dtype"] == "bfloat16"
+    assert f.__doc__ == "A product."
+    big = R.normal(size=(64, 64)).astype(np.float32)
+    worst = float(jnp.abs(f(big) - big @ big.T).max())
+    assert 1e-3 < worst < 0.5  # bfloat16, of sums of 64 products
+    with pytest.raises(UsageError, match="no precision float8"):
+        neuron.jit(lambda x: x, dtype="float8")
+
+
+def test_donated_arrays_are_gone():
+    x, y = jnp.asarray(X), jnp.asarray(X)
+    close(neuron.jit(lambda x, y: x + y, donate_argnums=0)(x, y), jnp.asarray(2 * X))
+    assert x.is_deleted()
+    assert not y.is_deleted()
+
+
+def test_programs_keep_the_lines_they_come_from():
+    def f(x):
+        return jnp.tanh(x)  # this line
+    program = neuron.jit(f).compile(X)
+    (tanh,) = [v for v in program.lowered.graph if v.op == "tanh"]
+    assert tanh.where.file == __file__
+    assert "# this line" in tanh.where.text
+
+
+def test_random_keys():
+    def f(key):
+        return jax.random.split(key)
+    graph = neuron.from_jax(f, jax.random.key(0, impl="rbg"))
+    assert graph.inputs[0].type.shape == (4,)
+    with neuron.as_on_neuron():
+        assert jax.random.key_impl(jax.random.key(0)) == "rbg"
+        drawn = neuron.from_jax(lambda: jax.random.bits(jax.random.key(1), (8,)))
+    assert "rng_bit_generator" in drawn.histogram()
+    assert jax.random.key_impl(jax.random.key(0)) == "threefry2x32"
+
+
+@pytest.mark.parametrize("impl", ["rbg", "threefry2x32", "unsafe_rbg"])
+def test_random_numbers_are_those_jax_draws(impl):
+    from opentrn.graph import evaluate
+
+    def f(words):
+        key, other = jax.random.split(jax.random.wrap_key_data(words, impl=impl))
+        return (jax.random.bits(key, (7,)), jax.random.bits(other, (5,), "uint8"),
+                jax.random.uniform(key, (3, 5)), jax.random.normal(other, (33,)),
+                jax.random.permutation(key, 10), jax.random.key_data(jax.random.fold_in(key, 3)))
+    words = np.asarray(jax.random.key_data(jax.random.key(2**40 + 7, impl=impl)))
+    found = evaluate(neuron.from_jax(f, words), [words])
+    for one, wanted in zip(found, jax.jit(f)(words), strict=True):
+        np.testing.assert_allclose(one, np.asarray(wanted), rtol=1e-6, atol=1e-6)
+
+
+def test_what_the_chip_has_not_is_refused():
+    with jax.enable_x64(True), pytest.raises(UnsupportedError, match="argument 0 is float64") as e:
+        neuron.jit(lambda x: x + 1)(X.astype(np.float64))
+    assert e.value.code == "frameworks.jax_dtype"
+    with pytest.raises(UnsupportedError, match="a result is complex64"):
+        neuron.jit(lambda x: x * 1j)(X)
+
+
+def test_ops_the_chip_cannot_do_are_named_at_once_with_their_line():
+    def spectrum(x):
+        return jnp.fft.fft(x).real  # here
+    with pytest.raises(UnsupportedError, match="1 × fft: complex64") as error:
+        neuron.jit(spectrum)(X)
+    assert "# here" in error.value.at.text
+
+    def factor(x):
+        return jnp.linalg.cholesky(x) + jax.lax.while_loop(
+            lambda s: s.sum() < 9, lambda s: s + 1, x)
+    with pytest.raises(TrnError) as error:
+        neuron.jit(factor)(X[:4, :4])
+    assert error.value.code == "compiler.no_kernel"
+    assert "cholesky" in error.value.what
+    assert "while" in error.value.what
+
+
+def test_programs_of_several_devices_are_refused():
+    def f(x):
+        return jax.lax.psum(x, "i")
+    part = jax.sharding.PartitionSpec
+    alone = jax.sharding.Mesh(np.array(jax.devices()[:1]), "i")
+    one = jax.shard_map(f, mesh=alone, in_specs=part("i"), out_specs=part())
+    close(neuron.jit(one)(X), jnp.asarray(X))
+    two = jax.shard_map(f, mesh=jax.sharding.AbstractMesh((2,), ("i",)), in_specs=part("i"),
+                        out_specs=part())
+    with pytest.raises(NotBuiltError, match="shard_map") as error:
+        neuron.jit(two)(X)
+    assert error.value.code == "graph.stablehlo_sharded"
