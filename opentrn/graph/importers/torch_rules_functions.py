@@ -1,0 +1,334 @@
+"""Torch rules: less common functions, and lookups made of comparisons and order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from opentrn.graph.build import Builder
+from opentrn.graph.importers.torch_rules import refuse, torch_op
+from opentrn.graph.importers.torch_rules_index import scatter_add
+from opentrn.graph.importers.torch_rules_reduce import prod_dim
+from opentrn.graph.importers.torch_types import axes, floated, restored, together, wrapped
+from opentrn.graph.ir import Value
+
+
+def _one(g: Builder, x: Value) -> Value:
+    return g.like(x, 1.0)
+
+
+def _beside(g: Builder, x: Value) -> Value:
+    """√(1 - x²), the other side of a right triangle."""
+    return g.sqrt((1.0 - x) * (1.0 + x))
+
+
+def _signed(g: Builder, size: Value, like: Value) -> Value:
+    """`size` with the sign of `like`."""
+    return g.select(g.compare(like, g.like(like, 0.0), direction="LT"), g.negate(size), size)
+
+
+def _asinh(g: Builder, x: Value) -> Value:
+    a = g.abs(x)
+    return _signed(g, g.log_plus_one(a + a * a / (1.0 + g.sqrt(a * a + 1.0))), x)
+
+
+def _sinh(g: Builder, x: Value) -> Value:
+    grown = g.exponential_minus_one(g.abs(x))
+    return _signed(g, (grown + grown / (grown + 1.0)) * 0.5, x)
+
+
+FUNCTIONS: dict[str, Callable[[Builder, Value], Value]] = {
+    "atan": lambda g, x: g.atan2(x, _one(g, x)),
+    "asin": lambda g, x: g.atan2(x, _beside(g, x)),
+    "acos": lambda g, x: g.atan2(_beside(g, x), x),
+    "sinh": _sinh,
+    "cosh": lambda g, x: (g.exponential(x) + g.exponential(g.negate(x))) * 0.5,
+    "asinh": _asinh,
+    "acosh": lambda g, x: g.log(x + g.sqrt((x - 1.0) * (x + 1.0))),
+    "atanh": lambda g, x: g.log_plus_one((x + x) / (1.0 - x)) * 0.5,
+}
+
+
+def _function(name: str) -> Callable[..., Value]:
+    def rule(g: Builder, self: Value) -> Value:
+        kind = floated(self.dtype)
+        return g.cast(FUNCTIONS[name](g, g.cast(self, "float32")), kind)
+    rule.__doc__ = f"{name} of each element."
+    rule.__name__ = name
+    return rule
+
+
+for _name in FUNCTIONS:
+    torch_op(f"aten::{_name}(Tensor self) -> Tensor")(_function(_name))
+
+
+@torch_op("aten::hypot(Tensor self, Tensor other) -> Tensor")
+def hypot(g: Builder, self: Value, other: Value) -> Value:
+    """√(self² + other²)."""
+    x, y = together(g, self, other)
+    return g.sqrt(x * x + y * y)
+
+
+@torch_op("aten::signbit(Tensor self) -> Tensor")
+def signbit(g: Builder, self: Value) -> Value:
+    """True for numbers below 0, and for -0."""
+    if self.dtype.kind != "float":
+        return g.compare(self, g.like(self, 0), direction="LT")
+    turned = g.select(g.compare(self, g.like(self, 0.0), direction="EQ"), 1.0 / self, self)
+    return g.compare(turned, g.like(turned, 0.0), direction="LT")
+
+
+@torch_op("aten::copysign.Tensor(Tensor self, Tensor other) -> Tensor")
+def copysign(g: Builder, self: Value, other: Value) -> Value:
+    """|self| with the sign of other, -0 being negative."""
+    x, y = together(g, self, other)
+    x, y = (g.cast(v, floated(v.dtype)) for v in (x, y))
+    size = g.abs(x)
+    return g.select(signbit(g, y), g.negate(size), size)
+
+
+def _other_than_nan(g: Builder, x: Value, y: Value, kind: str) -> Value:
+    x, y = together(g, x, y)
+    best = getattr(g, kind)(x, y)
+    if x.dtype.kind != "float":
+        return best
+    best = g.select(g.compare(x, x, direction="NE"), y, best)
+    return g.select(g.compare(y, y, direction="NE"), x, best)
+
+
+@torch_op("aten::fmax(Tensor self, Tensor other) -> Tensor")
+def fmax(g: Builder, self: Value, other: Value) -> Value:
+    """The larger; the number where one is NaN."""
+    return _other_than_nan(g, self, other, "maximum")
+
+
+@torch_op("aten::fmin(Tensor self, Tensor other) -> Tensor")
+def fmin(g: Builder, self: Value, other: Value) -> Value:
+    """The smaller; the number where one is NaN."""
+    return _other_than_nan(g, self, other, "minimum")
+
+
+@torch_op("aten::round.decimals(Tensor self, *, int decimals) -> Tensor")
+def round_decimals(g: Builder, self: Value, decimals: int) -> Value:
+    """The nearest multiple of 10^-decimals."""
+    if self.dtype.kind != "float":
+        return self
+    scale = 10.0 ** abs(decimals)
+    if decimals >= 0:
+        return g.round_nearest_even(self * scale) / scale
+    return g.round_nearest_even(self / scale) * scale
+
+
+@torch_op("aten::prod(Tensor self, *, ScalarType? dtype=None) -> Tensor")
+def prod_all(g: Builder, self: Value, dtype: str | None = None) -> Value:
+    """Product of all elements."""
+    return prod_dim(g, g.reshape(self, (self.size,)), 0, False, dtype)
+
+
+# ---------------------------------------------------------------------- products
+
+
+def _scaled(g: Builder, x: Value, number: Any) -> Value:
+    return x if number == 1 else x * number
+
+
+@torch_op("aten::addmv(Tensor self, Tensor mat, Tensor vec, *, Scalar beta=1, Scalar alpha=1) -> "
+          "Tensor")
+def addmv(g: Builder, self: Value, mat: Value, vec: Value, beta: Any = 1, alpha: Any = 1) -> Value:
+    """beta · self + alpha · (mat · vec); self does not count when beta is 0."""
+    column = g.reshape(vec, (vec.size, 1))
+    product = _scaled(g, g.reshape(g.matmul(mat, column), (mat.shape[0],)), alpha)
+    if beta == 0:
+        return product
+    return product + g.broadcast(_scaled(g, self, beta), product.shape)
+
+
+@torch_op("aten::addbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar "
+          "alpha=1) -> Tensor")
+def addbmm(g: Builder, self: Value, batch1: Value, batch2: Value, beta: Any = 1,
+           alpha: Any = 1) -> Value:
+    """beta · self + alpha · the sum of the products of a batch."""
+    product = _scaled(g, g.reduce(g.matmul(batch1, batch2), kind="add", dimensions=0), alpha)
+    if beta == 0:
+        return product
+    return product + g.broadcast(_scaled(g, self, beta), product.shape)
+
+
+# ---------------------------------------------------------------------- places
+
+
+@torch_op("aten::take(Tensor self, Tensor index) -> Tensor")
+def take(g: Builder, self: Value, index: Value) -> Value:
+    """Elements by their row-major places."""
+    flat = g.reshape(self, (self.size,))
+    return g.take(flat, wrapped(g, g.cast(index, "int64"), self.size), 0)
+
+
+def _elements(g: Builder, x: Value, places: np.ndarray) -> Value:
+    """Elements at fixed row-major places."""
+    return g.take(g.reshape(x, (x.size,)), g.constant(places.astype(np.int32)), 0)
+
+
+@torch_op("aten::diagonal(Tensor(a) self, int offset=0, int dim1=0, int dim2=1) -> Tensor(a)")
+def diagonal(g: Builder, self: Value, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Value:
+    """Elements whose places along the two axes differ by offset, along a new last axis."""
+    grid = np.arange(self.size).reshape(self.shape)
+    return _elements(g, self, np.diagonal(grid, offset, dim1, dim2))
+
+
+@torch_op("aten::as_strided(Tensor(a) self, SymInt[] size, SymInt[] stride, SymInt? "
+          "storage_offset=None) -> Tensor(a)")
+def as_strided(g: Builder, self: Value, size: Any, stride: Any,
+               storage_offset: int | None = None) -> Value:
+    """Elements of a dense tensor at the places strides say."""
+    places = np.array(storage_offset or 0)
+    for n, s in zip(size, stride, strict=True):
+        places = places[..., None] + np.arange(n) * s
+    if places.size and int(places.max()) >= self.size:
+        raise refuse("as_strided beyond the elements of its operand", g.where)
+    return _elements(g, self, places)
+
+
+def _below(g: Builder, edges: Value, x: Value, right: bool) -> Value:
+    """How many edges of each row lie below (or at, with `right`) each number."""
+    kind = together(g, edges, x)[0].dtype if edges.shape == x.shape else x.dtype
+    edges, x = g.cast(edges, kind), g.cast(x, kind)
+    count = edges.shape[-1]
+    shape = (*x.shape, count)
+    if edges.rank == 1:
+        spread = g.broadcast_in_dim(edges, shape, (x.rank,))
+    else:
+        spread = g.broadcast_in_dim(edges, shape, (*range(x.rank - 1), x.rank))
+    number = g.broadcast_in_dim(x, shape, tuple(range(x.rank)))
+    found = g.compare(spread, number, direction="LE" if right else "LT")
+    return g.reduce(g.cast(found, "int32"), kind="add", dimensions=x.rank)
+
+
+@torch_op("aten::bucketize.Tensor(Tensor self, Tensor boundaries, *, bool out_int32=False, bool "
+          "right=False) -> Tensor")
+def bucketize(g: Builder, self: Value, boundaries: Value, out_int32: bool = False,
+              right: bool = False) -> Value:
+    """The interval between rising boundaries that each number lies in."""
+    return g.cast(_below(g, boundaries, self, right), "int32" if out_int32 else "int64")
+
+
+@torch_op("aten::searchsorted.Tensor(Tensor sorted_sequence, Tensor self, *, bool out_int32=False, "
+          "bool right=False, str? side=None, Tensor? sorter=None) -> Tensor")
+def searchsorted(g: Builder, sorted_sequence: Value, self: Value, out_int32: bool = False,
+                 right: bool = False, side: str | None = None,
+                 sorter: Value | None = None) -> Value:
+    """Where each number would be put in a rising row so that it still rises."""
+    if sorter is not None:
+        raise refuse("searchsorted with a sorter", g.where, "sort the sequence first")
+    right = right or side == "right"
+    found = _below(g, sorted_sequence, self, right)
+    return g.cast(found, "int32" if out_int32 else "int64")
+
+
+@torch_op("aten::median.dim(Tensor self, int dim, bool keepdim=False) -> (Tensor values, Tensor "
+          "indices)")
+def median_dim(g: Builder, self: Value, dim: int, keepdim: bool = False) -> tuple[Value, Value]:
+    """The lower middle along dim and where it is; NaN, where there is one."""
+    if not self.rank:
+        return self, g.full((), 0, "int64")
+    (axis,) = axes(dim, self.rank)
+    count = self.shape[axis]
+    whole = [g.sort(self, axis), g.cast(g.sort(self, axis, False, "indices"), "int64")]
+    last = _at(g, whole[0], axis, count - 1)
+    wrong = g.compare(last, last, direction="NE") if self.dtype.kind == "float" else None
+    made = []
+    for x in whole:
+        middle, nan = _at(g, x, axis, (count - 1) // 2), _at(g, x, axis, count - 1)
+        found = middle if wrong is None else g.select(wrong, nan, middle)
+        made.append(restored(g, found, self.shape, (axis,), keepdim))
+    return made[0], made[1]
+
+
+def _at(g: Builder, x: Value, axis: int, place: int) -> Value:
+    starts, limits = [0] * x.rank, list(x.shape)
+    starts[axis], limits[axis] = place, place + 1
+    cut = g.slice(x, starts, limits, [1] * x.rank)
+    return g.reshape(cut, tuple(n for a, n in enumerate(x.shape) if a != axis))
+
+
+@torch_op("aten::median(Tensor self) -> Tensor")
+def median(g: Builder, self: Value) -> Value:
+    """The lower middle of all elements."""
+    return median_dim(g, g.reshape(self, (self.size,)), 0)[0]
+
+
+@torch_op("aten::scatter_reduce.two(Tensor self, int dim, Tensor index, Tensor src, str reduce, *, "
+          "bool include_self=True) -> Tensor")
+def scatter_reduce(g: Builder, self: Value, dim: int, index: Value, src: Value, reduce: str,
+                   include_self: bool = True) -> Value:
+    """self with src added where `gather` would read."""
+    if reduce != "sum" or not include_self:
+        raise refuse(f"scatter_reduce by {reduce}{'' if include_self else ' without self'}",
+                     g.where, "reduce='sum' with include_self=True has a kernel")
+    return scatter_add(g, self, dim, index, src)
+
+
+# ---------------------------------------------------------------------- bags of rows
+
+
+@torch_op("aten::_embedding_bag(Tensor weight, Tensor indices, Tensor offsets, bool "
+          "scale_grad_by_freq=False, int mode=0, bool sparse=False, Tensor? "
+          "per_sample_weights=None, bool include_last_offset=False, int padding_idx=-1) -> "
+          "(Tensor, Tensor, Tensor, Tensor)",
+          "aten::_embedding_bag_forward_only(Tensor weight, Tensor indices, Tensor offsets, bool "
+          "scale_grad_by_freq=False, int mode=0, bool sparse=False, Tensor? "
+          "per_sample_weights=None, bool include_last_offset=False, int padding_idx=-1) -> "
+          "(Tensor, Tensor, Tensor, Tensor)")
+def embedding_bag(g: Builder, weight: Value, indices: Value, offsets: Value,
+                  scale_grad_by_freq: bool = False, mode: int = 0, sparse: bool = False,
+                  per_sample_weights: Value | None = None, include_last_offset: bool = False,
+                  padding_idx: int = -1) -> tuple[Value, ...]:
+    """Sums (mode 0) or means (1) of rows, a bag for each offset: a product with ones and zeros."""
+    if mode > 1 or padding_idx >= 0:
+        raise refuse("embedding_bag by maximum, or with a padding index", g.where)
+    bags, count = offsets.shape[0] - include_last_offset, indices.shape[0]
+    starts = g.slice(offsets, [0], [bags], [1])
+    line = g.cast(g.constant(np.arange(count, dtype=np.int32)), "int32")
+    mine = _below(g, g.cast(starts, "int32"), line, True) + (-1)
+    numbers = g.broadcast_in_dim(g.constant(np.arange(bags, dtype=np.int32)), (bags, count), (0,))
+    member = g.compare(numbers, g.broadcast_in_dim(mine, (bags, count), (1,)), direction="EQ")
+    rows = g.take(weight, indices, 0)
+    if per_sample_weights is not None:
+        rows = rows * g.broadcast_in_dim(per_sample_weights, rows.shape, (0,))
+    total = g.matmul(g.cast(member, weight.dtype), rows)
+    size = g.reduce(g.cast(member, "int32"), kind="add", dimensions=1)
+    if mode == 1:
+        share = g.maximum(g.cast(size, "float32"), g.full((bags,), 1.0, "float32"))
+        total = total / g.broadcast_in_dim(g.cast(share, weight.dtype), total.shape, (0,))
+    kind = offsets.dtype
+    if mode == 0:  # torch does not need to know which bag a row went to
+        none = g.full((bags,), 0, kind)
+        return total, g.full((0,), 0, kind), none, none
+    return total, g.cast(mine, kind), g.cast(size, kind), g.cast(size, kind)
+
+
+@torch_op("aten::_embedding_bag_dense_backward(Tensor grad, Tensor indices, Tensor offset2bag, "
+          "Tensor bag_size, Tensor maximum_indices, SymInt num_weights, bool scale_grad_by_freq, "
+          "int mode, Tensor? per_sample_weights, int padding_idx=-1) -> Tensor")
+def embedding_bag_backward(g: Builder, grad: Value, indices: Value, offset2bag: Value,
+                           bag_size: Value, maximum_indices: Value, num_weights: int,
+                           scale_grad_by_freq: bool, mode: int,
+                           per_sample_weights: Value | None, padding_idx: int = -1) -> Value:
+    """Each bag's gradient added to the rows it was made of."""
+    if mode > 1 or padding_idx >= 0 or scale_grad_by_freq:
+        raise refuse("the gradient of embedding_bag by maximum, with padding, or by frequency",
+                     g.where)
+    if mode == 1:
+        share = g.maximum(g.cast(bag_size, "float32"), g.full(bag_size.shape, 1.0, "float32"))
+        grad = grad / g.broadcast_in_dim(g.cast(share, grad.dtype), grad.shape, (0,))
+    rows = g.take(grad, offset2bag, 0)
+    if per_sample_weights is not None:
+        rows = rows * g.broadcast_in_dim(per_sample_weights, rows.shape, (0,))
+    zero = g.full((num_weights, grad.shape[1]), 0.0, grad.dtype)
+    places = g.broadcast_in_dim(indices, rows.shape, (0,))
+    return scatter_add(g, zero, 0, places, rows)
+
+
+__all__ = ["FUNCTIONS"]
