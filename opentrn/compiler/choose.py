@@ -212,6 +212,38 @@ def _pad(value: Value) -> Use | no:
     return Use(value, kernels.pad, args, {}, "moved by DMA, filled from SBUF")
 
 
+@choice("sort")
+def _sort(value: Value) -> Use | no:
+    (x,) = value.args
+    if value.attrs.dimension != x.rank - 1 or x.dtype.kind == "bool":
+        return no("the kernel sorts numbers along the last axis only")
+    if x.shape[-1] > kernels.LONGEST_SORT:
+        return no(f"rows of {x.shape[-1]} are longer than the {kernels.LONGEST_SORT} it sorts")
+    options = {"descending": value.attrs.descending, "part": value.attrs.part}
+    return Use(value, kernels.sort, (x,), options, "a merge network on whole rows", (0,))
+
+
+@choice("scatter")
+def _scatter(value: Value) -> Use | no:
+    table, ids, rows = value.args
+    a = value.attrs
+    plain = (
+        table.rank == rows.rank == 2
+        and ids.shape == (rows.shape[0], 1)
+        and a.index_vector_dim == 1
+        and a.scatter_dims == a.inserted_window_dims == (0,)
+        and a.update_window_dims == (1,)
+        and a.kind in ("set", "add")
+    )
+    if not plain:
+        return no(f"only rows of a matrix can be set or added to, not combined by {a.kind}")
+    if a.kind == "add" and table.dtype.kind != "float":
+        return no(f"the Tensor Engine adds floats, not {table.dtype}")
+    options = {"kind": a.kind}
+    return Use(value, kernels.scatter_rows, (table, ids, rows), options, "a DMA scatter of rows",
+               (0, 2))  # fmt: skip
+
+
 def use_of(value: Value) -> "Use | no":
     """The kernel call for one value, or why there is none."""
     if value.op not in CHOICES:

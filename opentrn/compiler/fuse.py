@@ -51,7 +51,7 @@ class FuseBias(Rule):
         return p.linear(x, w, activation="", kind="") + p.broadcast_in_dim(b, bind="spread")
 
     def when(x: Value, b: Value, spread: Value) -> bool | no:
-        row = b.rank == 1 and spread.attrs.dimensions == (spread.rank - 1,)
+        row = b.shape == spread.shape[-1:] and spread.attrs.dimensions == (spread.rank - 1,)
         return row or no(
             f"the addend is {list(b.shape)} over axes {spread.attrs.dimensions}, "
             "a bias is one row over the last axis"
@@ -64,9 +64,12 @@ class FuseBias(Rule):
         y = g.linear(g.input("x", (2, 3, 4)), g.input("w", (4, 5)))
         return y + g.broadcast(g.input("b", (5,)), y.shape)
 
-    def refuse(g: Builder) -> Value:
+    def refuse(g: Builder) -> tuple[Value, ...]:
         y = g.linear(g.input("x", (2, 5, 4)), g.input("w", (4, 5)))
-        return y + g.broadcast_in_dim(g.input("b", (5,)), y.shape, (1,))
+        return (
+            y + g.broadcast_in_dim(g.input("b", (5,)), y.shape, (1,)),
+            y + g.broadcast_in_dim(g.input("one", (1,)), y.shape, (2,)),
+        )
 
 
 def _sample_linear(g: Builder, bias: bool, **more) -> Value:

@@ -279,7 +279,7 @@ class GatherToRows(Rule):
         kept = tuple(x.shape[axis] for axis in rest)
         rows = int(np.prod([x.shape[axis] for axis in mapped], dtype=int))
         matrix = g.reshape(g.transpose(x, (*mapped, *rest)), (rows, -1))
-        picked = _one_index(g, indices, a, [x.shape[axis] for axis in mapped])
+        picked = one_index(g, indices, a, [x.shape[axis] for axis in mapped])
         found = g.reshape(g.take(matrix, picked), (*picked.shape, *kept))
         batches, windows = iter(range(picked.rank)), iter(range(picked.rank, found.rank))
         order = [
@@ -306,7 +306,7 @@ class GatherToRows(Rule):
         )
 
 
-def _one_index(g: Builder, indices: Value, a, sizes: list[int]) -> Value:
+def one_index(g: Builder, indices: Value, a, sizes: list[int]) -> Value:
     """Row-major positions of index vectors in axes of these sizes."""
     if a.index_vector_dim == indices.rank:
         return indices
@@ -455,4 +455,4 @@ SPELL = (
     SoftmaxOverLast, NormOverOne, ConcatenateSome,
 )  # fmt: skip
 
-__all__ = ["SPELL"]
+__all__ = ["MOST_PASSES", "SPELL", "one_index"]

@@ -23,7 +23,10 @@ KEPT = (
     "nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward", "nll_loss2d_backward",
     "silu", "mish", "softplus", "hardswish", "hardsigmoid", "t", "new_zeros", "new_ones", "stack",
     "split.Tensor", "split_with_sizes", "unbind.int", "logsumexp", "baddbmm",
-    "slice_backward", "select_backward",
+    "slice_backward", "select_backward", "upsample_linear1d", "upsample_bilinear2d",
+    "upsample_trilinear3d", "upsample_bicubic2d", "upsample_linear1d.vec",
+    "upsample_bilinear2d.vec", "upsample_trilinear3d.vec", "upsample_bicubic2d.vec", "take",
+    "max_pool2d_with_indices", "max_pool3d_with_indices", "diagonal", "copysign.Tensor",
 )  # fmt: skip
 
 
@@ -35,7 +38,11 @@ def decompositions() -> dict[Any, Any]:
 
     aten = torch.ops.aten
     table = dict(core_aten_decompositions())
-    table.update(get_decompositions([aten.native_dropout, aten.native_batch_norm_backward]))
+    table.update(get_decompositions([
+        aten.native_dropout, aten.native_batch_norm_backward, aten._native_batch_norm_legit,
+        aten._batch_norm_with_update, aten._batch_norm_with_update_functional,
+        aten.adaptive_max_pool2d, aten.adaptive_max_pool3d, aten.grid_sampler_2d,
+    ]))
     for name in KEPT:
         packet, _, overload = name.partition(".")
         found = getattr(getattr(aten, packet, None), overload or "default", None)

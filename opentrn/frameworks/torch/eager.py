@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from opentrn import compiler, nki, runtime
-from opentrn.base import NotBuiltError, TrnError, UnsupportedError, declare
+from opentrn.base import Bug, NotBuiltError, TrnError, UnsupportedError, declare
 from opentrn.base import dtype as as_dtype
 from opentrn.frameworks.torch import queue
 from opentrn.frameworks.torch.backend import decompositions
@@ -301,6 +301,7 @@ def program_for(op: Any, args: Any, kwargs: Any, tensors: list[Any]) -> OneOp:
 
 def call(op: Any, args: Any, kwargs: Any) -> Any:
     """An op on tensors of the device: its results, which are there too."""
+    args = _as_tensors(op, args)
     tensors: list[Any] = []
     held = _taken(args, tensors)
     named = tuple(sorted((k, _taken(v, tensors)) for k, v in kwargs.items()))
@@ -311,8 +312,33 @@ def call(op: Any, args: Any, kwargs: Any) -> Any:
     try:
         made = program_for(op, held, named, dense)
     except (UnsupportedError, NotBuiltError) as error:
-        told(str(op), _why(error))
-        return _host_call(op, held, named, tensors, index)
+        why = _why(error)
+    except RuntimeError as error:  # torch cannot trace it, or refuses the arguments
+        if isinstance(error, Bug):
+            raise
+        why = f"torch cannot trace it: {type(error).__name__}"
+    else:
+        return _ran(made, op, args, kwargs, tensors, dense, index)
+    found = _host_call(op, held, named, tensors, index)
+    told(str(op), why)
+    return found
+
+
+def _as_tensors(op: Any, args: tuple) -> tuple:
+    """Arguments with the numbers PyTorch hands over in place of tensors as such again."""
+    import torch
+
+    schema = getattr(op, "_schema", None)
+    kinds = [str(a.type) for a in schema.arguments] if schema is not None else []
+    return tuple(
+        torch.tensor(given) if kind == "Tensor" and isinstance(given, bool | int | float) else given
+        for given, kind in zip(args, [*kinds, *[""] * len(args)], strict=False)
+    )
+
+
+def _ran(made: OneOp, op: Any, args: Any, kwargs: Any, tensors: list[Any], dense: list[Any],
+         index: int) -> Any:  # fmt: skip
+    """Run a compiled op; what it wrote is stored, what it made is returned."""
     found = queue.call(made.program, index, dense)
     for n, result in zip(made.writes, found, strict=False):
         written(tensors[n], result)

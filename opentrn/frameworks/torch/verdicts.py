@@ -4,111 +4,18 @@ Every op is judged for itself, with its dtypes and shapes: imported by its rule,
 compiler up to the choice of kernels.  All findings come at once, each with the user's line.
 """
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from opentrn import hw
-from opentrn.base import TrnError, Where, dtype, nearest
-from opentrn.compiler import PIPELINE, State
+from opentrn.base import TrnError, dtype, nearest
 from opentrn.frameworks.torch.capture import Captured, capture
 from opentrn.frameworks.torch.hints import hint_for
 from opentrn.frameworks.torch.settings import Settings
+from opentrn.frameworks.verdict import OUTCOMES, Analysis, Verdict, compiled, reason
 from opentrn.graph import TORCH_RULES, FxImporter, Graph, Value, g, op_name, where_of
 
 # Sizes that depend on data: the op that made them is judged, not what is computed with them.
 SIZES = ("sym_size", "ge", "le", "gt", "lt", "eq", "add", "mul", "sub", "floordiv", "getitem")
-OUTCOMES = {
-    "runs": "one kernel computes it",
-    "view": "it moves nothing: another view of the same memory, or known when compiled",
-    "spelled out": "it is computed by several kernels",
-    "narrowed": "it runs with 32-bit numbers where the model says 64",
-    "unsupported": "it cannot run on the chip as it is",
-}
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What becomes of one op with these operands: `outcome` is a key of `OUTCOMES`.
-
-    `why` names the kernels and the reason for them, or what is missing; `fix` says what to write
-    instead, `neuron` is the code the vendor's tools print for it, `places` are the lines."""
-
-    op: str
-    operands: str
-    result: str
-    outcome: str
-    why: str
-    fix: str = ""
-    neuron: str = ""
-    count: int = 1
-    places: tuple[Where, ...] = ()
-
-    @property
-    def runs(self) -> bool:
-        """Whether the op runs on the chip."""
-        return self.outcome != "unsupported"
-
-    def json(self) -> dict[str, Any]:
-        """The verdict as plain data."""
-        told = {**asdict(self), "runs": self.runs}
-        told["places"] = [{"file": w.file, "line": w.line} for w in self.places]
-        return told
-
-
-@dataclass(frozen=True)
-class Analysis:
-    """The verdicts on a model's ops for one chip; `refused` says why nothing could be traced."""
-
-    name: str
-    target: str
-    verdicts: tuple[Verdict, ...] = ()
-    refused: tuple[Verdict, ...] = field(default=())
-
-    @property
-    def runs(self) -> bool:
-        """Whether every op runs."""
-        return not self.refused and all(v.runs for v in self.verdicts)
-
-    @property
-    def unsupported(self) -> tuple[Verdict, ...]:
-        """What does not run, first lines first."""
-        return (*self.refused, *(v for v in self.verdicts if not v.runs))
-
-    def json(self) -> dict[str, Any]:
-        """The analysis as plain data, schema opentrn.analysis/1."""
-        return {
-            "schema": "opentrn.analysis/1",
-            "model": self.name,
-            "target": self.target,
-            "runs": self.runs,
-            "verdicts": [v.json() for v in (*self.refused, *self.verdicts)],
-        }
-
-    def __str__(self) -> str:
-        counts = {name: sum(v.count for v in self.verdicts if v.outcome == name)
-                  for name in OUTCOMES}  # fmt: skip
-        told = ", ".join(f"{n} {name}" for name, n in counts.items() if n)
-        lines = [f"{self.name} on {self.target}: {told or 'nothing was traced'}"]
-        for name in OUTCOMES:
-            mine = [v for v in (*self.refused, *self.verdicts) if v.outcome == name]
-            if mine:
-                lines += ["", f"{name}: {OUTCOMES[name]}", *(x for v in mine for x in _lines(v))]
-        return "\n".join(lines)
-
-
-def _lines(verdict: Verdict) -> Iterator[str]:
-    place = f"  {verdict.places[0]}" if verdict.places else ""
-    yield (
-        f"  {verdict.count:4d} × {verdict.op} ({verdict.operands}) → {verdict.result}: "
-        f"{verdict.why}"
-    )
-    if not verdict.runs:
-        yield f"         at  {place.strip() or 'an unknown line'}"
-        more = f"  ({verdict.neuron})" if verdict.neuron else ""
-        yield f"         fix {verdict.fix or 'none known'}{more}"
-
-
 def analyze(
     module: Any, args: Any, *, target: str = "", dtype: str = "keep", train: bool = False
 ) -> Analysis:
@@ -203,10 +110,10 @@ def _judge(node: Any, graph: Any, chip: Any, precision: str) -> Judgement:
         close = nearest(name, TORCH_RULES, 1)
         return _no(f"it has no rule (nearest: {close[0] if close else 'none'})", *hint_for(name))
     try:
-        outcome, why = _compiled(_alone(node, graph), chip, precision)
+        outcome, why = compiled(_alone(node, graph), chip, precision)
     except TrnError as error:
         fix, neuron = hint_for(name)
-        return _no(_reason(error), fix or error.fix, neuron or error.neuron)
+        return _no(reason(error), fix or error.fix, neuron or error.neuron)
     except Exception as error:  # a rule that fails is a finding about the rule, not the end
         return _no(f"its rule failed: {type(error).__name__}: {error}", *hint_for(name))
     return _narrowed(outcome, why, kinds)
@@ -223,13 +130,6 @@ def _narrowed(outcome: str, why: str, kinds: set[str]) -> Judgement:
     if kinds & {"int64", "uint64"} and outcome not in ("view",):
         return "narrowed", f"int64 as int32; {why}", "", ""
     return outcome, why, "", ""
-
-
-def _reason(error: TrnError) -> str:
-    """The first thing an error says, without the counts that concern a whole model."""
-    rows = [row.strip() for row in error.what.splitlines()]
-    causes = [row.partition("×")[2].strip() for row in rows if "×" in row]
-    return "no kernel for " + "; ".join(causes) if causes else rows[0]
 
 
 def _alone(node: Any, graph: Any) -> Graph:
@@ -254,25 +154,6 @@ def _operand(name: str, example: Any, inputs: list[Value]) -> Any:
     value = g.input(name, tuple(example.shape), dtype(example.dtype))
     inputs.append(value)
     return value
-
-
-def _compiled(graph: Graph, chip: Any, precision: str) -> tuple[str, str]:
-    """What the compiler makes of the graph: the outcome, and its kernels with the reason."""
-    state = State(graph, chip, dtype(precision))
-    for stage in PIPELINE:
-        if stage.name == "emit":
-            break
-        stage.run(state)
-    uses = list(state.uses.values())
-    if not uses:
-        return "view", "no kernel needed"
-    if len(uses) == 1:
-        return "runs", f"{uses[0].name}: {uses[0].why}"
-    counts: dict[str, int] = {}
-    for use in uses:
-        counts[use.name] = counts.get(use.name, 0) + 1
-    told = ", ".join(f"{n} {name}" if n > 1 else name for name, n in counts.items())
-    return "spelled out", f"{len(uses)} kernel calls: {told}"
 
 
 __all__ = ["OUTCOMES", "Analysis", "Verdict", "analyze"]

@@ -23,6 +23,7 @@ declare(
 
 # Above this magnitude a float32 has no fraction.
 WHOLE = 2.0**23
+INFINITE = float("inf")
 # 2π as a float32 of few bits and the rest, so that n · 2π is exact for moderate n.
 TURN, TURN_REST = 6.28125, 2 * pi - 6.28125
 
@@ -369,6 +370,43 @@ def tangent(operands, dtype):
     return binary(nl.divide)([sine(operands, None), cosine(operands, None)], dtype)
 
 
+def atan2(operands, dtype):
+    """The angle of the point (x, y), from the engine's arctangent of a ratio of at most 1."""
+    _floats("atan2", operands)
+    like = first_value(operands).tile
+    y, x = (tile_of(o, like, nl.float32) for o in operands)
+    far, near = nl.abs(x, nl.float32), nl.abs(y, nl.float32)
+    low, high = fresh(x, nl.float32), fresh(x, nl.float32)
+    nisa.tensor_tensor(low, near, far, nl.minimum)
+    nisa.tensor_tensor(high, near, far, nl.maximum)
+    ratio = nl.divide(low, high, nl.float32)
+    for number, value in ((0.0, 0.0), (INFINITE, 1.0)):  # 0 / 0, and ∞ / ∞
+        plain = fresh(x, nl.uint8)
+        nisa.tensor_scalar(plain, high if number == 0.0 else low, nl.equal, number)
+        nisa.tensor_copy_predicated(ratio, value, plain)
+    angle = nl.arctan(ratio, nl.float32)
+    for truth, turn in ((_truth(nl.greater, near, far), pi / 2), (_negative(x), pi)):
+        other = fresh(x, nl.float32)
+        nisa.tensor_scalar(other, angle, nl.subtract, turn, reverse0=True)
+        nisa.tensor_copy_predicated(angle, other, truth)
+    below = _with(nl.multiply, angle, -1.0)
+    nisa.tensor_copy_predicated(angle, below, _negative(y))
+    return Value(angle, "float")
+
+
+def _truth(op, a, b):
+    made = fresh(a, nl.uint8)
+    nisa.tensor_tensor(made, a, b, op)
+    return made
+
+
+def _negative(tile):
+    """Where the sign bit is set, of -0 too."""
+    sign = fresh(tile, nl.int32)
+    nisa.tensor_scalar(sign, tile.view(nl.int32), nl.right_shift, 31)
+    return cast(sign, nl.uint8)
+
+
 def exponential_minus_one(operands, dtype):
     """eˣ - 1; below 1/2 as 2t / (1 - t) with t = tanh(x/2), which loses nothing near 0."""
     _floats("exponential_minus_one", operands)
@@ -458,6 +496,7 @@ OPERATIONS: dict[str, Callable] = {
     "sine": sine,
     "cosine": cosine,
     "tan": tangent,
+    "atan2": atan2,
     "erf": activation(nl.erf),
     "floor": floor,
     "ceil": ceil,

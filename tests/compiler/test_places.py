@@ -1,0 +1,136 @@
+"""Order and places on the chip, each against NumPy: sorts, the k largest, scatters, angles."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from opentrn import nki
+from opentrn.base import LimitError, UnsupportedError
+from opentrn.graph import g
+from opentrn.nki import kernels
+from tests.compiler.running import normal, on_chip
+
+RNG = np.random.default_rng(3)
+
+
+def stable(x, descending):
+    """Places of the elements of each row in order; NaN last, equal elements as they were."""
+    wide = x.astype(np.float64)
+    if not descending:
+        return np.argsort(wide, 1, kind="stable")
+    return x.shape[1] - 1 - np.argsort(wide[:, ::-1], 1, kind="stable")[:, ::-1]
+
+
+def rows_of(kind, count):
+    if kind.startswith(("int", "uint")):
+        low, high = np.iinfo(kind).min, np.iinfo(kind).max
+        found = RNG.integers(low, high, (5, count), np.int64, endpoint=True).astype(kind)
+        found[:, count // 2] = found[:, 0]
+        return found
+    found = (RNG.standard_normal((5, count)) * 3).round(1).astype(kind)
+    if count > 6:
+        found[0, 2], found[1, 3], found[1, 4] = np.nan, np.inf, -np.inf
+        found[2, 2], found[2, 5], found[3, 3] = -0.0, 0.0, -np.nan
+    return found
+
+
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "float16", "int32", "uint8", "uint32"])
+def test_the_sorting_kernel(kind, descending):
+    kind = getattr(ml_dtypes, kind) if kind == "bfloat16" else kind
+    for count in (1, 2, 3, 8, 37, 130):
+        x = rows_of(np.dtype(kind).name, count).astype(kind)
+        wanted = stable(x, descending)
+        found = nki.simulate(kernels.sort)(x, descending, "indices")
+        np.testing.assert_array_equal(found, wanted)
+        values = nki.simulate(kernels.sort)(x, descending)
+        assert values.dtype == x.dtype
+        np.testing.assert_array_equal(
+            values.astype(np.float64), np.take_along_axis(x, wanted, 1).astype(np.float64)
+        )
+
+
+def test_every_step_of_the_network_is_needed_and_enough():
+    """The 0-1 principle: a network that sorts all rows of zeros and ones sorts everything."""
+    for width in (2, 4, 8):
+        every = (np.arange(2**width)[:, None] >> np.arange(width)) & 1
+        found = nki.simulate(kernels.sort)(every.astype(np.int32))
+        np.testing.assert_array_equal(found, np.sort(every, 1))
+
+
+def test_long_rows_are_refused():
+    with pytest.raises(LimitError, match="5000"):
+        nki.simulate(kernels.sort)(normal(2, 5000))
+
+
+def test_sorts_along_any_axis():
+    x = normal(4, 5, 6)
+    for axis in range(3):
+        (values, places), _ = on_chip(
+            lambda v, axis=axis: (g.sort(v, axis), g.sort(v, axis, True, "indices")), x
+        )
+        np.testing.assert_array_equal(values, np.sort(x, axis))
+        np.testing.assert_array_equal(places, np.argsort(-x, axis, kind="stable"))
+
+
+@pytest.mark.parametrize("k", [3, 16, 40])
+def test_the_k_largest(k):
+    x = normal(3, 50)
+    (values, places), _ = on_chip(lambda v: (g.top_k(v, k), g.top_k(v, k, "indices")), x)
+    wanted = np.argsort(-x, 1, kind="stable")[:, :k]
+    np.testing.assert_array_equal(places, wanted)
+    np.testing.assert_array_equal(values, np.take_along_axis(x, wanted, 1))
+
+
+@pytest.mark.parametrize("kind", ["set", "add"])
+def test_the_scattering_kernel(kind):
+    table, rows = normal(40, 700), normal(300, 700, seed=1)
+    ids = RNG.integers(0, 40, (300, 1)).astype(np.int32)
+    wanted = table.astype(np.float64)
+    if kind == "add":
+        np.add.at(wanted, ids[:, 0], rows)
+    else:
+        wanted[ids[:, 0]] = rows
+    found = nki.simulate(kernels.scatter_rows)(table, ids, rows, kind)
+    np.testing.assert_allclose(found, wanted, 1e-5, 1e-5)
+
+
+def test_scattered_elements_slices_and_places_outside():
+    x, updates = normal(4, 5, 3), normal(6, 5, seed=2)
+    places = np.array([[0, 1], [3, 2], [0, 1], [4, 0], [-1, 2], [2, 0]], np.int32)
+    wanted = x.astype(np.float64)
+    for (a, b), row in zip(places, updates, strict=True):
+        if 0 <= a < 4:
+            wanted[a, :, b] += row
+    options = {"update_window_dims": (1,), "inserted_window_dims": (0, 2),
+               "scatter_dims": (0, 2), "index_vector_dim": 1}  # fmt: skip
+    (found,), _ = on_chip(
+        lambda v, p, u: g.scatter(v, p, u, kind="add", **options), x, places, updates
+    )
+    np.testing.assert_allclose(found, wanted, 1e-6, 1e-6)
+    integers = RNG.integers(-9, 9, (4, 5)).astype(np.int32)
+    pairs = np.array([[0, 1], [3, 2], [0, 1]], np.int32)
+    whole = {"update_window_dims": (), "inserted_window_dims": (0, 1), "scatter_dims": (0, 1),
+             "index_vector_dim": 1}  # fmt: skip
+    (found,), _ = on_chip(
+        lambda v, p, u: g.scatter(v, p, u, kind="set", **whole),
+        integers, pairs, np.array([7, 8, 9], np.int32),
+    )  # fmt: skip
+    wanted = integers.copy()
+    wanted[3, 2], wanted[0, 1] = 8, 9
+    np.testing.assert_array_equal(found, wanted)
+    with pytest.raises(UnsupportedError, match="maximum"):
+        on_chip(
+            lambda v, p, u: g.scatter(v, p, u, kind="maximum", **whole),
+            integers, pairs, np.array([7, 8, 9], np.int32),
+        )  # fmt: skip
+
+
+def test_angles_of_points():
+    corners = [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, 1e-30, 3.5, -2.0, 1e30]
+    y, x = (v.reshape(-1).astype(np.float32) for v in np.meshgrid(corners, corners))
+    (found,), _ = on_chip(lambda a, b: g.atan2(a, b), y, x)
+    np.testing.assert_allclose(
+        found, np.arctan2(y.astype(np.float64), x.astype(np.float64)), 3e-7, 3e-7
+    )
+    np.testing.assert_array_equal(np.signbit(found), np.signbit(np.arctan2(y, x)))
