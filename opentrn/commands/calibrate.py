@@ -112,7 +112,8 @@ def _predictor(rows: list[dict], target: str) -> Callable[[Any], list[float]]:
         found = []
         for row, (programs, trips) in zip(rows, chosen, strict=True):
             moved = tuple(isa.for_chip(program, chip) for program in programs)
-            times = sim.timeline_together(moved, chip, trips=trips)
+            counts = list(map(sim.moved_trips, trips, programs, moved)) if trips else None
+            times = sim.timeline_together(moved, chip, trips=counts)
             run = row["measure"] == "run"
             found.append(max(t.run_ns if run else t.total_ns for t in times) * 1e-9)
         return found
@@ -132,7 +133,7 @@ def _launches(path: str, target: str) -> list[tuple]:
         return [((isa.load(path).program,), None)]
     with nki.watch() as runs, contextlib.redirect_stdout(io.StringIO()):
         run_script(path, (), target)
-    return [(run.programs, [[n for _, n in core] for core in run.trips] or None) for run in runs]
+    return [(run.programs, run.trips) for run in runs]
 
 
 def _one(row: dict, launches: list[tuple]) -> tuple:

@@ -103,8 +103,7 @@ def _script(path: str, args: tuple[str, ...], target: str | None, quiet: bool) -
     silent = contextlib.redirect_stdout(io.StringIO()) if quiet else contextlib.nullcontext()
     with nki.watch() as runs, silent:
         run_script(path, args, target or DEFAULT_TARGET)
-    return [(run.programs, run.chip, [[n for _, n in core] for core in run.trips] or None)
-            for run in runs]  # fmt: skip
+    return [(run.programs, run.chip, run.trips or None) for run in runs]
 
 
 def _executable(path: str) -> list[tuple]:
@@ -125,7 +124,10 @@ def _timed(
 
     wanted = hw.variant(hw.target(target) if target else chip, settings)
     if wanted != chip:
-        programs = tuple(isa.for_chip(one, wanted) for one in programs)
+        moved = tuple(isa.for_chip(one, wanted) for one in programs)
+        if trips:
+            trips = list(map(sim.moved_trips, trips, programs, moved))
+        programs = moved
     found = sim.timeline_together(programs, wanted, trips=trips)
     single = len(found) == 1
     profiles = []

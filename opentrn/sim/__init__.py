@@ -1,6 +1,7 @@
 """One machine running a program: what it computes, and when."""
 
 from opentrn.sim.collectives import Piece, exchanged
+from opentrn.sim.depend import moved_trips
 from opentrn.sim.functional import Machine
 from opentrn.sim.legality import examine
 from opentrn.sim.lockstep import Lockstep
@@ -23,6 +24,7 @@ __all__ = [
     "Timeline",
     "examine",
     "exchanged",
+    "moved_trips",
     "one_blas_thread",
     "place",
     "races",

@@ -94,6 +94,27 @@ def _handed_on(old, alias: bool) -> list[list]:
     return [[r.number, r.stream, r.kind, 0, False] for r in heir.inherited]
 
 
+def at_run_time(loop: Loop) -> bool:
+    """Whether only the device knows how often a loop runs."""
+    bounds = isinstance(loop.start, Register) or isinstance(loop.stop, Register)
+    return loop.while_true is not None or bounds
+
+
+def moved_trips(trips: Any, program: Program, copy: Program) -> list[tuple[Loop, int]]:
+    """Pairs `(loop, count)` of a program for its copy (`isa.for_chip`), whose loops are others."""
+    known = {id(a): b for a, b in zip(_loops(program.body), _loops(copy.body), strict=True)}
+    return [(known[id(loop)], count) for loop, count in trips]
+
+
+def _loops(body: list) -> list[Loop]:
+    """Every loop of a body, outer ones first."""
+    found = []
+    for node in body:
+        if isinstance(node, Loop):
+            found += [node, *_loops(node.body)]
+    return found
+
+
 def dependencies(program: Program, placement: Placement, chip, trips: Any = ()) -> Flow:
     """Unroll the program and find every wait.
 
@@ -218,8 +239,7 @@ class _Finder:
 
     def trip_count(self, loop: Loop) -> int:
         """How often the loop runs this time."""
-        known = loop.while_true is None
-        if known and not isinstance(loop.start, Register) and not isinstance(loop.stop, Register):
+        if not at_run_time(loop):
             return len(range(loop.start, loop.stop, loop.step))
         counts = self.own_trips.get(id(loop)) or self.trips
         if not counts:

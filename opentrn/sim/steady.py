@@ -147,10 +147,12 @@ def _length(body: list) -> int:
 
 def _counted_at_run_time(node: Any) -> bool:
     """Whether a node is, or holds, a loop whose turns differ from one time to the next."""
-    if not isinstance(node, Loop):
-        return False
-    bounds = isinstance(node.start, Register) or isinstance(node.stop, Register)
-    return node.while_true is not None or bounds or any(map(_counted_at_run_time, node.body))
+    return isinstance(node, Loop) and (
+        node.while_true is not None
+        or isinstance(node.start, Register)
+        or isinstance(node.stop, Register)
+        or any(map(_counted_at_run_time, node.body))
+    )
 
 
 def _buffers(body: list) -> dict[Any, None]:
