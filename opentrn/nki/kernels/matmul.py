@@ -171,7 +171,9 @@ def product(x: Sheet, w: Sheet, dtype, ending: Ending) -> None:
     pmax, bank = nl.tile_size.pmax, nl.tile_size.psum_bank_fmax
     room = nl.tile_size.sbuf_fmax_bytes * 2 // 5
     deep = cover(x.columns, pmax) * dtype.itemsize
-    if deep * min(bank, w.columns) > room:
+    # Two groups of turned row tiles live at a time, and the rows the next one is made of.
+    rows = (FIRST_TILES + 2) * deep * min(pmax, x.rows)
+    if deep * min(bank, w.columns) > room or rows > room:
         _streamed(x, w, dtype, ending, room)
         return
     block = min(MOST_COLUMNS, room // deep // bank * bank or w.columns)
