@@ -144,4 +144,4 @@ def whole(session: Session, buffer, region: MemoryRegion) -> NkiTensor:
     """The tensor that covers a buffer."""
     from opentrn.isa import view_of
 
-    return NkiTensor(view_of(buffer), Handle(session.machine, buffer, region))
+    return NkiTensor(view_of(buffer), Handle(session.machine, buffer, region, session.room))

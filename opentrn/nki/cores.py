@@ -337,7 +337,7 @@ def _finish(members: list[Member], returned: Any, like: str) -> Run:
     for member in members[1:]:
         member.builder.outputs = list(first.builder.outputs)
         member.builder.results = list(first.builder.results)
-    programs = tuple(member.builder.program() for member in members)
+    programs = tuple(member.finished() for member in members)
     check_inputs(first, programs[0])
     findings = [f for member in members for f in (*member.noticed(), *member.machine.findings)]
     findings = list(dict.fromkeys(findings))

@@ -138,7 +138,7 @@ def _alone(kernel: Kernel, chip, bound: inspect.BoundArguments, like: str) -> Ru
     session = Session(name, chip, machine, Builder(name, chip.name), grid=kernel.grid)
     with entered(session), one_blas_thread():
         outputs = results(session, call(session, kernel.func, bound), like)
-    program = session.builder.program()
+    program = session.finished()
     check_inputs(session, program)
     findings, trips = (*session.noticed(), *machine.findings), tuple(machine.trips)
     return Run(name, outputs, (program,), chip, findings, (trips,))

@@ -14,6 +14,7 @@ from opentrn.base import UsageError, Where, declare, user_line, widened
 from opentrn.hw import target as find_target
 from opentrn.isa import Buffer, Builder, Instruction, Loop, Program
 from opentrn.nki import exchange, versions
+from opentrn.nki.room import Room, check_room
 from opentrn.nki.target import told_target
 from opentrn.sim import Finding, Machine, Strict, Timeline, timeline_together
 
@@ -42,6 +43,7 @@ class Session:
     and `block` holds the instructions of the outermost of these.
     `findings` are what was noticed about the kernel's Python, each once; `asked` counts how often
     a register was asked whether it is zero.  `lookers` look after every instruction (`nki.debug`).
+    `room` counts the bytes of live tiles.
     `refused` collects (error, operands) of refused instructions, which are then left out; with
     None they are raised.
     `line` replaces the user's line for instructions that were written earlier than they are issued.
@@ -65,12 +67,20 @@ class Session:
     asked: int = 0
     block: list[Instruction] = field(default_factory=list)
     lookers: tuple[Any, ...] = ()
+    room: Room = field(default_factory=Room)
 
     def note(self, code: str, what: str, fix: str = "") -> None:
         """Notice something about the line being run; each thing once for each line."""
         found = versions.finding(code, what, self.line, fix)
         if found not in self.findings:
             self.findings.append(found)
+
+    def finished(self) -> Program:
+        """The program, once the kernel has returned; CapacityError when its tiles do not fit."""
+        program = self.builder.program()
+        if self.machine.strict.precise:
+            check_room(self.room, program, self.chip)
+        return program
 
     def noticed(self) -> list[Finding]:
         """What was noticed of the kernel's Python, and before it in decorators and imports."""

@@ -115,15 +115,19 @@ def _defaults(fields: tuple) -> dict[str, Any]:
 class Handle:
     """Keeps a buffer's simulated memory alive as long as some tensor can reach it."""
 
-    __slots__ = ("buffer", "machine", "region")
+    __slots__ = ("buffer", "machine", "region", "room")
 
-    def __init__(self, machine, buffer, region: MemoryRegion):
-        self.machine, self.buffer, self.region = machine, buffer, region
+    def __init__(self, machine, buffer, region: MemoryRegion, room=None):
+        self.machine, self.buffer, self.region, self.room = machine, buffer, region, room
+        if room is not None and buffer.on_chip:
+            room.enter(buffer)
 
     def __del__(self):
         # HBM outputs are read after the kernel returned; on-chip tiles may go back to the pool.
         if self.buffer.on_chip:
             self.machine.release(self.buffer)
+            if self.room is not None:
+                self.room.leave(self.buffer)
 
 
 # A `while reg:` of more iterations, each recorded again, is taken for one that never ends.

@@ -69,7 +69,7 @@ def run(func: Callable, grid: tuple[int, ...], args: tuple, kwargs: dict) -> Run
             look.begin(session)
         returned = instances(session, func, given)
         outputs = results(session, plain(session, returned), like)
-        program = session.builder.program()
+        program = session.finished()
         _write_back(session, program, [a for v in bound.arguments.values() for a in _arrays(v)])
     done = Run(
         name,

@@ -19,6 +19,7 @@ from opentrn.base import (
 from opentrn.base import dtype as as_dtype
 from opentrn.nki import isa as nisa
 from opentrn.nki.arrays import whole
+from opentrn.nki.room import refuse_larger
 from opentrn.nki.session import current
 from opentrn.nki.target import debug_folder
 from opentrn.nki.tensor import DynamicSlice, MemoryRegion, NkiTensor
@@ -118,6 +119,8 @@ def ndarray(shape, dtype, buffer=sbuf, name="", address=None) -> NkiTensor:
         partition=partition,
         address=start,
     )
+    if made.on_chip:
+        refuse_larger(session.chip.core, made)
     if address is not None:
         _check_address(session.chip.core, made, address)
     session.allocate(made)
