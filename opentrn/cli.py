@@ -204,19 +204,24 @@ def check(target: str, args: tuple[str, ...], grid: str, json: bool, kernel: str
 @click.option("-o", "--output", metavar="FILE", help="Executable to write [default: NAME.trn].")
 @click.option("--steps", is_flag=True, help="Show the ops after each stage, and why each kernel.")
 @json_option
-@click.argument("model", metavar="FILE.py:NAME")
+@click.argument("model", metavar="FILE.py:NAME|FILE.mlir")
 def compile_command(
     target: str, dtype: str, output: str | None, steps: bool, json: bool, model: str
 ) -> None:
-    """Compile a PyTorch model to an executable.
+    """Compile a PyTorch model, a JAX function or a StableHLO program to an executable.
 
-    NAME in FILE.py is a function that returns the module and its example arguments, `(module,
-    (tensor, ...))`. The executable runs with `opentrn.load`, and `opentrn profile` times it.
+    NAME in FILE.py is a function that returns the module (or JAX function) and its example
+    arguments, `(module, (tensor, ...))`. The executable runs with `opentrn.load`, and `opentrn
+    profile` times it.
     """
     from opentrn import compiler, runtime
-    from opentrn.dropin import load_name
+    from opentrn.graph import Graph
 
-    module, args = load_name(model, "a function returning (module, arguments)")()
+    module, args = commands.load_model(model)
+    if isinstance(module, Graph):
+        from opentrn.frameworks.jax import refuse_numbers
+
+        refuse_numbers(module)
     shown: list[str] = []
     states: list[Any] = []
 
@@ -276,20 +281,26 @@ def _compiled_lines(executable: Any, path: Any) -> Iterator[str]:
 @click.option("--dtype", default="keep", show_default=True, help="What floats are stored as.")
 @click.option("--train", is_flag=True, help="Judge the gradients too.")
 @json_option
-@click.argument("model", metavar="FILE.py:NAME")
+@click.argument("model", metavar="FILE.py:NAME|FILE.mlir")
 def analyze(target: str, dtype: str, train: bool, json: bool, model: str) -> None:
-    """Say which ops of a PyTorch model run on the chip, as what, and how to write the others.
+    """Say which ops of a model run on the chip, as what, and how to write the others.
 
-    NAME in FILE.py is a function that returns the module and its example arguments, `(module,
-    (tensor, ...))`. Nothing is computed. Ends with status 0 when every op runs, else with 1.
-    --json prints the schema opentrn.analysis/1.
+    NAME in FILE.py is a function that returns a PyTorch module (or JAX function) and its example
+    arguments, `(module, (tensor, ...))`; FILE.mlir is a StableHLO program. Nothing is computed.
+    Ends with status 0 when every op runs, else with 1. --json prints the schema
+    opentrn.analysis/1.
     """
-    from opentrn.dropin import load_name
+    from opentrn.graph import Graph
 
-    module, args = load_name(model, "a function returning (module, arguments)")()
-    from opentrn.frameworks.torch import analyze as judge
+    module, args = commands.load_model(model)
+    if isinstance(module, Graph):
+        from opentrn.frameworks.jax import analyze as judge_graph
 
-    found = judge(module, args, target=target, dtype=dtype, train=train)
+        found = judge_graph(module, target=target, dtype=dtype)
+    else:
+        from opentrn.frameworks.torch import analyze as judge
+
+        found = judge(module, args, target=target, dtype=dtype, train=train)
     click.echo(jsonlib.dumps(found.json()) if json else str(found))
     sys.exit(0 if found.runs else 1)
 

@@ -1,6 +1,23 @@
 """JAX on a simulated Trainium: `jit(f)` compiles what `jax.jit(f)` would, for a NeuronCore."""
 
+from opentrn.frameworks.jax.analyze import analyze
 from opentrn.frameworks.jax.jit import Jitted, Program, jit
-from opentrn.frameworks.jax.lower import Lowered, as_on_neuron, from_jax, lower
+from opentrn.frameworks.jax.lower import (
+    Lowered,
+    as_on_neuron,
+    from_jax,
+    lower,
+    refuse_numbers,
+)
 
-__all__ = ["Jitted", "Lowered", "Program", "as_on_neuron", "from_jax", "jit", "lower"]
+__all__ = [
+    "Jitted",
+    "Lowered",
+    "Program",
+    "analyze",
+    "as_on_neuron",
+    "from_jax",
+    "jit",
+    "lower",
+    "refuse_numbers",
+]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from opentrn.base import NotBuiltError, UnsupportedError, declare
+from opentrn.base import DType, NotBuiltError, UnsupportedError, declare
 from opentrn.graph import Graph, from_stablehlo
 
 PLATFORM = "neuron"  # JAX knows no special rules for it: ops lower to plain StableHLO
@@ -17,12 +17,19 @@ SHARDED = declare(
     rule="a jitted function runs on one NeuronCore",
     fix="bring it to one device: jax.device_put(x, jax.devices()[0])",
 )
-DTYPE = declare(
-    "frameworks.jax_dtype",
-    "A jitted function takes or gives numbers the chip does not have.",
-    rule="NeuronCores have no 64-bit floats and no complex numbers",
-    fix="leave jax_enable_x64 off; carry real and imaginary parts as two arrays",
+FLOAT64 = declare(
+    "frameworks.jax_float64",
+    "A jitted function takes or gives 64-bit floats.",
+    rule="NeuronCores have no 64-bit floats",
+    fix="leave jax_enable_x64 off, or convert to float32 first",
     neuron="NCC_ESPP004",
+)
+NUMBERS = declare(
+    "frameworks.jax_numbers",
+    "A program computes with complex numbers, or with integers of less than a byte.",
+    rule="NeuronCores have no complex numbers and no integers of less than 8 bits",
+    fix="carry real and imaginary parts as two arrays; unpack small integers into int8",
+    neuron="NCC_EVRF004",
 )
 
 
@@ -85,20 +92,25 @@ def as_on_neuron() -> Iterator[None]:
 # ------------------------------------------------------------------------------- arrays and keys
 
 
+def has_numbers(kind: DType) -> bool:
+    """Whether the chip has numbers of a dtype, itself or as 32 bits."""
+    return kind.kind != "complex" and kind.bits >= 8
+
+
 def refuse_numbers(graph: Graph) -> None:
-    """Raise UnsupportedError `frameworks.jax_dtype` naming all ops that make complex numbers or
-    integers of less than a byte, which the chip does not have."""
+    """Raise UnsupportedError `frameworks.jax_numbers` naming all ops that make complex numbers or
+    integers of less than a byte."""
     found: dict[tuple[str, str], list[Any]] = {}
     for value in graph:
         kind = getattr(value, "dtype", None)
-        if kind is not None and (kind.kind == "complex" or kind.bits < 8):
+        if kind is not None and not has_numbers(kind):
             found.setdefault((value.op, str(kind)), []).append(value)
     if found:
         total = sum(map(len, found.values()))
         rows = [f"{total} of {len(graph)} values have a dtype the chip does not have"]
         rows += [f"  {len(values):4d} × {op}: {kind}" for (op, kind), values in found.items()]
         first = next(iter(found.values()))[0]
-        raise UnsupportedError("\n".join(rows), code=DTYPE, at=first.where)
+        raise UnsupportedError("\n".join(rows), code=NUMBERS, at=first.where)
 
 
 def is_traced(leaf: Any) -> bool:
@@ -109,13 +121,16 @@ def is_traced(leaf: Any) -> bool:
 
 
 def refuse_leaf(leaf: Any, name: str) -> None:
-    """Raise NotBuiltError `frameworks.jax_sharded` or UnsupportedError `frameworks.jax_dtype`."""
+    """Raise NotBuiltError `frameworks.jax_sharded`, UnsupportedError `frameworks.jax_float64` or
+    `frameworks.jax_numbers`."""
     sharding = getattr(leaf, "sharding", None)
     if sharding is not None and len(getattr(sharding, "device_set", ())) > 1:
         raise NotBuiltError(f"{name} lies on {len(sharding.device_set)} devices", code=SHARDED)
     kind = str(getattr(leaf, "dtype", ""))
-    if kind == "float64" or kind.startswith("complex"):
-        raise UnsupportedError(f"{name} is {kind}", code=DTYPE)
+    if kind == "float64":
+        raise UnsupportedError(f"{name} is {kind}", code=FLOAT64)
+    if kind.startswith("complex"):
+        raise UnsupportedError(f"{name} is {kind}", code=NUMBERS)
 
 
 def to_host(leaf: Any) -> Any:
@@ -142,6 +157,6 @@ def to_jax(array: Any, like: Any) -> Any:
 
 
 __all__ = [
-    "Lowered", "as_on_neuron", "from_jax", "is_traced", "lower", "lower_traced", "refuse_leaf",
-    "refuse_numbers", "to_host", "to_jax",
+    "Lowered", "as_on_neuron", "from_jax", "has_numbers", "is_traced", "lower", "lower_traced",
+    "refuse_leaf", "refuse_numbers", "to_host", "to_jax",
 ]  # fmt: skip

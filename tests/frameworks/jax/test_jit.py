@@ -164,7 +164,7 @@ def test_random_numbers_are_those_jax_draws(impl):
 def test_what_the_chip_has_not_is_refused():
     with jax.enable_x64(True), pytest.raises(UnsupportedError, match="argument 0 is float64") as e:
         neuron.jit(lambda x: x + 1)(X.astype(np.float64))
-    assert e.value.code == "frameworks.jax_dtype"
+    assert e.value.code == "frameworks.jax_float64"
     with pytest.raises(UnsupportedError, match="a result is complex64"):
         neuron.jit(lambda x: x * 1j)(X)
 
