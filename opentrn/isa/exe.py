@@ -58,13 +58,6 @@ declare(
     fix="make it with `Executable.of(program)`",
 )
 
-VIEW = declare(
-    "isa.exe_view",
-    "A program that returns part of a tensor cannot become an executable.",
-    rule="the outputs of an executable are whole tensors",
-    fix="return the whole tensor, or copy the part into an output of its own",
-)
-
 FORMAT, VERSION = "opentrn executable", 1
 CONSTANTS, MANIFEST = "constants.safetensors", "manifest.json"
 MEMBERS = (CONSTANTS, "program.txt", "graph.txt", "meta.json", MANIFEST)
@@ -115,8 +108,9 @@ class Executable:
         for name, buffer in known.items():
             if buffer.kind == "constant" and name not in self.constants:
                 _unfit(f"constant {name!r} has no value")
-        for word in ("inputs", "outputs"):
-            if getattr(self, word) != specs(getattr(self.program, word)):
+        returned = self.program.results or self.program.outputs
+        for word, known in (("inputs", self.program.inputs), ("outputs", returned)):
+            if getattr(self, word) != specs(known):
                 _unfit(f"the {word} are not those of the program")
         if self.target != self.program.target:
             _unfit(f"target {self.target!r}, but the program is for {self.program.target!r}")
@@ -130,12 +124,7 @@ class Executable:
         graph_text: str = "",
         meta: Mapping[str, Any] | None = None,
     ) -> "Executable":
-        """The executable of a program, with the constants, inputs and outputs it has.
-
-        Raises UsageError `isa.exe_view` for a program that returns parts of its outputs.
-        """
-        if program.results:
-            raise UsageError(f"{program.name} returns a view of an output", code=VIEW)
+        """The executable of a program, with the constants, inputs and outputs it has."""
         names = constant_names(program)
         return cls(
             name=program.name if name is None else name,
@@ -143,7 +132,7 @@ class Executable:
             program=program,
             constants={names[b]: np.asarray(v) for b, v in program.constants.items()},
             inputs=specs(program.inputs),
-            outputs=specs(program.outputs),
+            outputs=specs(program.results or program.outputs),
             graph_text=graph_text,
             meta=dict(meta or {}),
         )
@@ -231,9 +220,9 @@ def _unfit(what: str) -> NoReturn:
     raise UsageError(what, code="isa.executable_parts")
 
 
-def specs(buffers) -> tuple[Spec, ...]:
-    """Name, shape and dtype of each buffer."""
-    return tuple(Spec(b.name, b.shape, b.dtype) for b in buffers)
+def specs(tensors) -> tuple[Spec, ...]:
+    """Name, shape and dtype of each buffer, or view of one."""
+    return tuple(Spec(getattr(t, "buffer", t).name, t.shape, t.dtype) for t in tensors)
 
 
 def constant_names(program: Program) -> dict[Any, str]:

@@ -17,8 +17,8 @@
 
 A view is `%buffer[offset; stride:count, …]:dtype`, with `@kind(index, dim, stride, limit)` when
 part of its address is known only at run time.  Lines `result VIEW` after `mutated` name what of
-the outputs is returned, where that is not all of each.  Parameters that have their default are left out.
-Values of constants are not part of the text: an `isa.exe.Executable` carries them.
+the outputs is returned, where that is not all of each.  Parameters that have their default are
+left out.  Values of constants are not part of the text: an `isa.exe.Executable` carries them.
 """
 
 import json

@@ -42,6 +42,7 @@ def record(kernel: Callable, chip, *args: Any, **kwargs: Any) -> Recording:
     for view in views:
         if view.buffer not in session.builder.outputs:
             session.builder.outputs.append(view.buffer)
+    session.builder.results += views
     return Recording(session.builder.program(), tuple(parameters), tuple(views))
 
 

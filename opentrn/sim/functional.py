@@ -111,7 +111,7 @@ class Machine:
     def _in_hbm(self, buffer: Buffer) -> Storage:
         dtype = buffer.dtype
         raw = dtype.storage != dtype.carrier
-        array = fresh_bytes(buffer.nbytes)
+        array = fresh_bytes(buffer.free * dtype.storage.itemsize)
         return Storage(buffer, array if raw else array.view(dtype.storage), raw)
 
     def adopt(self, buffer: Buffer, array: np.ndarray) -> Storage:

@@ -3,6 +3,7 @@
 import math
 import re
 import time
+import tomllib
 
 import pytest
 
@@ -314,10 +315,13 @@ def test_contradictions_keep_every_reading():
 
 
 def test_loading_is_fast():
-    """20 ms for one chip on an idle machine; the best of five, on one that is not."""
-    times = []
-    for _ in range(5):
-        start = time.perf_counter()
-        read_machine(FOLDER / "chips" / "trn2.toml", "chip")
-        times.append(time.perf_counter() - start)
-    assert min(times) < 0.020
+    """Checking the facts of a chip takes no longer than a few times reading their TOML."""
+    path, reads, checks = FOLDER / "chips" / "trn2.toml", [], []
+    for _ in range(9):
+        start = time.process_time()
+        tomllib.loads(path.read_text())
+        middle = time.process_time()
+        read_machine(path, "chip")
+        reads.append(middle - start)
+        checks.append(time.process_time() - middle)
+    assert min(checks) < 8 * min(reads)
