@@ -1,19 +1,22 @@
 """Predicted training steps, prefills and decodes beside published ones; how fast plans are made.
 
-    python -m bench.fleet                      every row of bench/published/fleet, as tables
-    python -m bench.fleet --summary            one line for each table
-    python -m bench.fleet --json               all of it, for programs
-    python -m bench.fleet --calculon DIR       also run that checkout of Calculon, side by side
-                 --peer-python EXE             with this Python (it needs pandas)
-    python -m bench.fleet --update docs/accuracy.md     write the summary into that page
+python -m bench.fleet                      every row of bench/published/fleet, as tables
+python -m bench.fleet --summary            one line for each table
+python -m bench.fleet --json               all of it, for programs
+python -m bench.fleet --calculon DIR       also run that checkout of Calculon, side by side
+             --peer-python EXE             with this Python (it needs pandas)
+python -m bench.fleet --update docs/accuracy.md     write the summary into that page
 """
 
 import argparse
 import json
 import os
+import re
+import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import tomllib
 from collections.abc import Iterator
@@ -82,13 +85,23 @@ def megatron_memory() -> Iterator[Row]:
         run = splits[row["model"]]
         job = Training(batch=run["batch"], sequence=2048, attention="scores")
         for level, sequence, key in (
-            ("none", False, "activations_gib"), ("selective", True, "selective_gib")
+            ("none", False, "activations_gib"),
+            ("selective", True, "selective_gib"),
         ):
             split = Split(**run["split"] | {"recompute": level, "sequence": sequence})
             held = memory(model(row["model"]), platform("selene"), job, split)
             name = f"{row['model']} {level}"
-            yield Row("memory", name, "activations", "selene", row[key],  # fmt: skip
-                      float(held["activations"]) / GIB, "A", "checked", {"stated": 1})
+            yield Row(
+                "memory",
+                name,
+                "activations",
+                "selene",
+                row[key],  # fmt: skip
+                float(held["activations"]) / GIB,
+                "A",
+                "checked",
+                {"stated": 1},
+            )
 
 
 def training() -> Iterator[Row]:
@@ -150,13 +163,40 @@ def speed() -> dict[str, float]:
     return out
 
 
-def calculon(folder: str, python: str) -> dict[str, float]:
-    """Seconds of a checkout of Calculon on the same validation set, in this run."""
-    command = [python, "bin/calculon", "llm-validation"]
+def calculon(folder: str, python: str, patience: float) -> dict[str, float]:
+    """A checkout of Calculon on the same rows, run here: seconds, mean and largest error.
+
+    Then its search of GPT-3 175B on 64 A100, ended after `patience` seconds, beside ours; its space
+    also has offloading and overlapping, and is larger.
+    """
+    command, env = [python, "bin/calculon"], os.environ | {"PYTHONPATH": "."}
     start = time.perf_counter()
-    subprocess.run(command, cwd=folder, env=os.environ | {"PYTHONPATH": "."}, check=True,
-                   capture_output=True, timeout=120)  # fmt: skip
-    return {"Calculon, validation set, s": time.perf_counter() - start}
+    done = subprocess.run([*command, "llm-validation"], cwd=folder, env=env, check=True,
+                          capture_output=True, text=True, timeout=300)  # fmt: skip
+    found = {"Calculon, validation set, s": time.perf_counter() - start}
+    told = done.stdout[done.stdout.index("End-to-end") :]
+    for name, word in (("mean error", "Ave"), ("largest error", "Max")):
+        found[f"Calculon, {name}"] = float(re.search(rf"{word},,([0-9.]+)%", told)[1]) / 100
+    ours = summary(list(megatron()))
+    found |= {"OpenTrn, mean error": ours["mean"], "OpenTrn, largest error": ours["max"]}
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory() as here:
+        search = subprocess.Popen(
+            [*command, "llm-optimal-execution", "models/gpt3-175B.json", "64", "64", "float16",
+             "systems/a100_80g.json", f"{here}/found.json", "-c", "1", "-n"],
+            cwd=folder, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True,  # it starts processes of its own, which must end with it
+        )  # fmt: skip
+        try:
+            search.wait(patience)
+        except subprocess.TimeoutExpired:
+            os.killpg(search.pid, signal.SIGTERM)
+            search.wait()
+    found["Calculon, search 175B on 64, s (at least)"] = time.perf_counter() - start
+    start = time.perf_counter()
+    plan("gpt-3-175b", "selene", 8, batch=64, sequence=2048, attention="scores")
+    found["OpenTrn, search 175B on 64, s"] = time.perf_counter() - start
+    return found
 
 
 def lines(found: dict[str, list[Row]]) -> Iterator[str]:
@@ -187,6 +227,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--calculon", metavar="DIR")
     parser.add_argument("--peer-python", metavar="EXE", default=sys.executable)
+    parser.add_argument("--patience", type=float, default=60.0, help="seconds for its search")
     parser.add_argument("--update", metavar="PAGE", type=Path)
     asked = parser.parse_args()
     found = {name: list(make()) for name, make in TABLES.items()}
@@ -195,7 +236,7 @@ def main() -> None:
         return
     times = speed()
     if asked.calculon:
-        times |= calculon(asked.calculon, asked.peer_python)
+        times |= calculon(asked.calculon, asked.peer_python, asked.patience)
     if asked.json:
         print(json.dumps({
             "rows": [asdict(row) | {"error": row.error} for rows in found.values() for row in rows],
