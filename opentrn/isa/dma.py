@@ -258,12 +258,16 @@ class dma_transpose(Instr):
 
 
 def _direct_rules(i):
-    """A transpose of known rows: static rings, or hardware descriptor generation."""
+    """A transpose of known rows: static rings, or hardware descriptor generation.
+
+    The reference's constraints name unknown and hwdge, its parameter also none, which the NKI
+    Library passes (mlp_tkg_gate_up_projection at d2ad3a57).
+    """
     shape = i.src.shape
     hardware = i.dge_mode is dge_mode.hwdge
     yield (
-        hardware or i.dge_mode is dge_mode.unknown,
-        f"a DMA transpose has dge_mode unknown or hwdge, not {i.dge_mode.name}",
+        i.dge_mode is not dge_mode.swdge,
+        "a DMA transpose of rows known beforehand has dge_mode unknown, hwdge or none, not swdge",
         "leave `dge_mode` out",
     )
     rows = shape[0] == 16 if len(shape) == 2 else _divides_16(shape)

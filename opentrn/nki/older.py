@@ -85,7 +85,9 @@ def older_function(now: Callable, key: str, change: Change | None, version: str)
     turn = getattr(older_turns, change.turn) if change is not None and change.turn else None
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if order(version) <= order("0.2"):
+        # The guide says 0.2 was the last to take numbers; the NKI Library of 0.3 still gives them
+        # (norm_tkg_utils at d2ad3a57).
+        if order(version) <= order("0.3"):
             args, kwargs = _members(then, args, kwargs, name)
         if version == "0.1":
             kwargs = _first_keywords(then, kwargs, name)

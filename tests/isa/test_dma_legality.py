@@ -77,7 +77,7 @@ GATHERED = {"indirect": "vector"}
         (hbm(16, 129), hbm(129, 16), dge_mode.hwdge, False),
         (hbm(16, 128, t=F32), hbm(128, 16, t=F32), dge_mode.hwdge, False),
         (hbm(16, 128), hbm(128, 16), dge_mode.swdge, False),
-        (hbm(16, 128), hbm(128, 16), dge_mode.none, False),
+        (hbm(16, 128), hbm(128, 16), dge_mode.none, True),
         (hbm(128, 64, **GATHERED), tile(64, 128, t=BF16), dge_mode.swdge, True),
         (hbm(128, 64, **GATHERED), tile(64, 128, t=BF16), dge_mode.unknown, True),
         (hbm(128, 64, **GATHERED), tile(64, 128, t=BF16), dge_mode.hwdge, False),
