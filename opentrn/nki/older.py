@@ -34,6 +34,10 @@ declare(
     fix="leave it out: instructions convert to the dtype of `dst`, and masks are slices",
 )
 
+# The last version that takes numbers for enumeration members.  The guide says 0.2; the NKI Library
+# of 0.3 still gives them (norm_tkg_utils at d2ad3a57).
+LAST_WITH_NUMBERS = "0.3"
+
 
 def order(version: str) -> int:
     """The place of a version among all."""
@@ -62,7 +66,8 @@ def functions(module: str, today: ModuleType, version: str) -> dict[str, Any]:
             found[name] = None
             continue
         change = change_of(module, name, version)
-        if change is not None or (order(version) <= order("0.2") and _is_call(module, thing)):
+        numbers = order(version) <= order(LAST_WITH_NUMBERS) and _is_call(module, thing)
+        if change is not None or numbers:
             found[name] = older_function(thing, f"{module}.{name}", change, version)
     for key, changes in CHANGES.items():
         place, _, name = key.rpartition(".")
@@ -85,9 +90,7 @@ def older_function(now: Callable, key: str, change: Change | None, version: str)
     turn = getattr(older_turns, change.turn) if change is not None and change.turn else None
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        # The guide says 0.2 was the last to take numbers; the NKI Library of 0.3 still gives them
-        # (norm_tkg_utils at d2ad3a57).
-        if order(version) <= order("0.3"):
+        if order(version) <= order(LAST_WITH_NUMBERS):
             args, kwargs = _members(then, args, kwargs, name)
         if version == "0.1":
             kwargs = _first_keywords(then, kwargs, name)
