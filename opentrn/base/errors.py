@@ -82,7 +82,8 @@ def user_line() -> Where | None:
     """Return the innermost line outside this package, or None when there is none.
 
     Frames of `opentrn` are passed over, except the kernels in `opentrn/nki/kernels`, which count
-    as user code; so are frames of the standard library (decorators and context managers).
+    as user code; so are frames of the standard library (decorators and context managers) and the
+    methods that it writes for dataclasses.
     """
     frame = sys._getframe(1)
     skipped = _SKIPPED
@@ -92,7 +93,7 @@ def user_line() -> Where | None:
         skip = skipped.get(file)
         if skip is None:
             skip = _is_skipped(file)
-        if not skip:
+        if not skip and not code.co_qualname.startswith("__create_fn__"):
             return _place(frame, code)
         frame = frame.f_back
     return None

@@ -103,6 +103,18 @@ def test_frames_of_the_standard_library_are_passed_over():
         assert where.file == HERE
 
 
+def test_methods_written_for_dataclasses_are_passed_over():
+    from opentrn.cost import Training
+
+    with pytest.raises(TrnError) as caught:
+        Training(batch=0, sequence=1)
+    assert caught.value.at.file == HERE
+    assert caught.value.at.function == "test_methods_written_for_dataclasses_are_passed_over"
+    scope = {"user_line": user_line}
+    exec("def f():\n    return user_line()\n", scope)
+    assert scope["f"]() == Where("<string>", 2, "f")  # as of `python -c`: that is the user's
+
+
 def test_two_lines_of_one_function_have_two_places():
     first = user_line()
     second = user_line()
