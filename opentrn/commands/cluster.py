@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from opentrn.commands.plan import DEGREES, Duration, listed
+from opentrn.commands.plan import DEGREES, Duration, listed, useless
 
 _fleet = (
     click.option("--on", "target", default="trn2.48xlarge", show_default=True, metavar="MACHINE",
@@ -36,6 +36,15 @@ _train = (
     click.option("--runs", type=click.IntRange(1), default=1, show_default=True,
                  help="Runs with seeds one after the other; shows the spread."),
 )  # fmt: skip
+
+
+_ALWAYS = {"kind", "target", "count", "seed", "json", "tp", "pp", "model"}
+
+
+def _names(options: tuple) -> set[str]:
+    """The parameters that options make."""
+    probe = listed(options)(lambda: None)
+    return {parameter.name for parameter in probe.__click_params__}
 
 
 def _numbers(pairs: tuple[str, ...], option: str) -> dict[str, float]:
@@ -94,6 +103,7 @@ def simulate(model: str, kind: str, json: bool, **given: Any) -> None:
     """
     from opentrn.workloads import model as find_model
 
+    useless(kind, {*_ALWAYS, *_names(_serve if kind == "serve" else _train)})
     m = find_model(model)
     wanted = {name: given[name] for name in DEGREES if given.get(name) is not None}
     found = (_serving if kind == "serve" else _training)(m, wanted, given)
@@ -162,7 +172,8 @@ def _serving(m: Any, wanted: dict, given: dict[str, Any]) -> tuple[Any, dict, li
     own = {name: given[name] for name in ("slots", "chunk", "weight_bytes", "prefill_replicas")}
     service = Service.of(best, m, platform(best.machine, best.lnc), **own)
     served = serve(service, traffic, tpot_s=given["tpot"], ttft_s=given["ttft"])
-    told = {"serving": served.json(), "offered_requests_per_s": traffic.rate}
+    notes = ["each request has room for its whole answer", *found.assumptions]
+    told = {"serving": served.json(), "offered_requests_per_s": traffic.rate, "assumptions": notes}
     lines = [str(served), f"offered: {traffic.rate:,.3g} requests/s"]
     if served.overloaded:
         lines.append("more arrives than is served: the queue grows, and latencies with the run")
@@ -171,4 +182,4 @@ def _serving(m: Any, wanted: dict, given: dict[str, Any]) -> tuple[Any, dict, li
         each = hourly / 3600 / served.tokens_per_s * 1e6
         told["dollars_per_million_tokens"] = each
         lines.append(f"${each:,.2f} per million answered tokens; {best.price}")
-    return best, told, lines
+    return best, told, lines + [f"assumed: {note}" for note in notes]

@@ -4,6 +4,7 @@ import json as jsonlib
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -51,10 +52,31 @@ _TRAIN = ("tokens", "batch", "sequence", "optimizer", "dtype", "basis", "region"
 _SERVE = ("prompt", "answer", "tpot", "ttft", "weight_bytes", "basis", "region", "prices")
 
 
+_ALWAYS = {"kind", "target", "count", "json", "page", "lnc", "keep", "model"}
+_USED = {
+    "train": {*_ALWAYS, *_TRAIN, *DEGREES, "deadline", "budget"},
+    "serve": {*_ALWAYS, *_SERVE, "tp", "pp", "ep"},
+    "fit": {*_ALWAYS, "context", "weight_bytes", "tp"} - {"page", "keep", "count"},
+}
+"""Options that mean something, for each kind of job."""
+
+
 def _options(names: tuple[str, ...], given: dict[str, Any]) -> dict[str, Any]:
     """Those options that a kind of job takes, under the names the API has."""
     renamed = {"tpot": "tpot_s", "ttft": "ttft_s"}
     return {renamed.get(name, name): given[name] for name in names}
+
+
+def useless(kind: str, known: set[str]) -> None:
+    """Refuse options that were given and do nothing for this kind of job; UsageError of click."""
+    context = click.get_current_context()
+    given = [
+        parameter for parameter in context.command.params
+        if context.get_parameter_source(parameter.name) is ParameterSource.COMMANDLINE
+    ]  # fmt: skip
+    idle = [p.opts[0] for p in given if isinstance(p, click.Option) and p.name not in known]
+    if idle:
+        raise click.UsageError(f"{', '.join(idle)} does nothing with --{kind}")
 
 
 def listed(options: tuple) -> Any:
@@ -104,10 +126,9 @@ def plan(model: str, kind: str, target: str, count: int, json: bool, **given: An
     from opentrn.plan import Limits, fits, plan_serving
     from opentrn.plan import plan as plan_training
 
+    useless(kind, _USED[kind])
     wanted = {name: given[name] for name in DEGREES if given[name] is not None}
     if kind == "fit":
-        if given["page"]:
-            raise click.UsageError("--page shows plans; leave out --fit")
         found: Any = fits(model, target, context=given["context"], lnc=given["lnc"],
                           weight_bytes=given["weight_bytes"], tp=given["tp"])  # fmt: skip
     else:
@@ -148,7 +169,9 @@ def compare(
     from opentrn.plan import compare as compare_machines
     from opentrn.plan import comparison, save_page
 
-    options = _options(_SERVE if serve else _TRAIN, given)
+    names = _SERVE if serve else _TRAIN
+    useless("serve" if serve else "train", {*names, "model", "serve", "chips", "page", "json"})
+    options = _options(names, given)
     rows = compare_machines(model, list(machines), chips=chips, serve=serve, **options)
     if given["page"]:
         doing = "serving" if serve else "training"

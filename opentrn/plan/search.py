@@ -136,9 +136,9 @@ def _bound(m: Model, where: Platform, job: Training, block: Columns) -> float:
 def _checked(count: int, tokens: float | None, keep: int) -> None:
     asked = (("count", count), ("tokens", tokens), ("plans to keep", keep))
     for name, value in asked:
-        if value is not None and value <= 0:
+        if value is not None and not 0 < value < np.inf:
             raise UsageError(f"{name} is {value:g}", code="plan.request",
-                             fix=f"{name} is above zero")  # fmt: skip
+                             fix=f"{name} is above zero, and finite")  # fmt: skip
 
 
 def _platforms(target: str, lnc: int | None) -> list[Platform]:
@@ -188,32 +188,48 @@ def _listed(values: tuple[int, ...]) -> str:
     return ", ".join(map(str, values))
 
 
-def _no_fit(m: Model, target: str, count: int, found: list[Found], again) -> CapacityError:
+def _no_fit(m: Model, target: str, count: int, found: list[Found], fits_on) -> CapacityError:
     least = min((f.least for f in found if f.least), key=lambda pair: pair[0])
     room = max(f.where.memory for f in found)
-    more = again(count)
-    near = f"{more} x {target} would fit" if more else "no number of them up to 64 times more fits"
     return CapacityError(
         f"{m.name} does not fit {count} x {target}: at least {bytes_text(least[0])} a core "
         f"({least[1]}), there are {bytes_text(room)}",
         code="plan.memory",
-        fix=near,
+        fix=nearest_fit(target, count, fits_on),
     )
 
 
-def _growing(m, target, job, wanted, lnc):
-    """A function that finds a multiple of the machines on which something fits."""
+LARGER = ("trn1.32xlarge", "trn2.48xlarge", "trn2-ultraserver", "trn3-gen2-ultraserver")
+"""Machines that are tried when no number of those asked for will do."""
 
-    def again(count: int) -> int:
-        for factor in (2, 4, 8, 16, 32, 64):
-            where = platform(target, lnc)
-            devices = count * factor * where.devices
-            legal = degrees(m, devices, domain(where), job.sequence)
-            if search(m, where, job, legal, devices, wanted).fitting:
-                return count * factor
-        return 0
+MOST_DEVICES = 1 << 17
+"""Devices up to which a number of machines is tried."""
 
-    return again
+
+def nearest_fit(target: str, count: int, fits_on) -> str:
+    """What would fit: more of the same machines, by doubling, or else the fewest of larger ones.
+
+    `fits_on(machine, count)` tells whether a job fits so many machines.
+    """
+    for name, first in ((target, 2 * count), *((other, 1) for other in LARGER)):
+        tried = first
+        while tried * platform(name).devices <= MOST_DEVICES:
+            if fits_on(name, tried):
+                return f"{tried:,} x {name} would fit"
+            tried *= 2
+    return f"nothing up to {MOST_DEVICES:,} devices fits; take a smaller batch or sequence"
+
+
+def _fits_on(m: Model, job: Training, wanted: Wanted, lnc: int | None):
+    """A function that tells whether some split fits so many machines."""
+
+    def fits_on(name: str, count: int) -> bool:
+        where = platform(name, lnc if lnc in (None, 1) else None)
+        devices = count * where.devices
+        legal = degrees(m, devices, domain(where), job.sequence)
+        return bool(search(m, where, job, legal, devices, wanted).fitting)
+
+    return fits_on
 
 
 def _distinct(found: list[Found], keep: int) -> list[tuple[Found, int]]:
@@ -271,7 +287,7 @@ def plan(
     if not any(f.legal for f in found):
         raise _illegal(m, asked, count * found[0].where.devices, legal, target)
     if not any(f.fitting for f in found):
-        raise _no_fit(m, target, count, found, _growing(m, target, job, asked, lnc))
+        raise _no_fit(m, target, count, found, _fits_on(m, job, asked, lnc))
     steps = tokens / (job.batch * job.sequence) if tokens else None
     price = find_price(found[0].where.name, basis, region, prices)
     chosen = [
@@ -351,6 +367,9 @@ def _limited(plans: list[Plan], limits: Limits, tokens: float | None) -> list[Pl
         raise UsageError("a deadline or a budget needs the tokens of the run", code="plan.request",
                          fix="give --tokens")  # fmt: skip
     good = plans
+    for name, value in (("deadline", limits.deadline_s), ("budget", limits.budget_usd)):
+        if value is not None and not 0 < value < np.inf:
+            raise UsageError(f"{name} is {value:g}", code="plan.request")
     if limits.deadline_s:
         good = [p for p in good if p.hours * 3600 <= limits.deadline_s]
         if not good:
@@ -366,7 +385,9 @@ def _limited(plans: list[Plan], limits: Limits, tokens: float | None) -> list[Pl
         if not cheap:
             least = min((p.cost_usd for p in good if p.cost_usd is not None), default=None)
             told = f"the cheapest plan costs {least:,.0f} $" if least else "no price is known"
-            raise LimitError(f"{told}, the budget is {limits.budget_usd:,.0f} $",
-                             code="plan.limit")  # fmt: skip
+            share = limits.budget_usd / least if least else 0.0
+            near = f"the budget would pay {tokens * share:.3g} of {tokens:.3g} tokens"
+            raise LimitError(f"{told}, the budget is {limits.budget_usd:,.0f} $", code="plan.limit",
+                             fix=near if least else "give a price file of your own")  # fmt: skip
         good = cheap
     return good

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from opentrn.base.errors import CapacityError, LimitError, UsageError
 from opentrn.base.units import bytes_text
-from opentrn.cost import Platform, Serving, Split, step_time
+from opentrn.cost import Platform, Serving, Split, memory, platform, step_time
 from opentrn.plan.answer import Plan, Plans, Rejected
 from opentrn.plan.legal import degrees
 from opentrn.plan.price import age_note, find_price
-from opentrn.plan.search import _platforms, _wanted, domain
+from opentrn.plan.search import _platforms, _wanted, domain, nearest_fit
 from opentrn.workloads import Model, model
 
 BATCHES = tuple(2**n for n in range(11))
@@ -64,7 +66,8 @@ def plan_serving(
     CapacityError `plan.memory`, LimitError `plan.limit`, UsageError `plan.request`.
     """
     m = model(what)
-    _served(m, count)
+    _served(m, {"count": count, "prompt": prompt, "answer": answer, "tpot": tpot_s, "ttft": ttft_s,
+                "bytes of a weight": weight_bytes, "plans to keep": keep})  # fmt: skip
     asked = _wanted(wanted)
     plans, rejected, looked, least = [], [], 0, None
     for where in _platforms(target, lnc):
@@ -82,7 +85,8 @@ def plan_serving(
             else:
                 plans.append(tried)
     if not plans:
-        raise _nothing(m, target, count, rejected, least)
+        shape = {"prompt": prompt, "answer": answer, "weight_bytes": weight_bytes}
+        raise _nothing(m, target, count, rejected, least, _fits_on(m, asked, shape))
     plans.sort(key=lambda one: -one.extra["tokens_per_s"])
     best = plans[0]
     for other in plans[keep:]:
@@ -101,10 +105,15 @@ def plan_serving(
     )  # fmt: skip
 
 
-def _served(m: Model, count: int) -> None:
-    if count < 1 or not m.decoder:
-        told = f"count is {count}" if count < 1 else f"{m.name} makes no text"
-        raise UsageError(told, code="plan.request")
+def _served(m: Model, asked: dict[str, float | None]) -> None:
+    """Refuse what cannot be served, or numbers that cannot be."""
+    if not m.decoder:
+        raise UsageError(f"{m.name} makes no text", code="plan.request",
+                         fix="take a decoder, or plan its training")  # fmt: skip
+    for name, value in asked.items():
+        if value is not None and not 0 < value < inf:
+            raise UsageError(f"{name} is {value:g}", code="plan.request",
+                             fix=f"{name} is above zero, and finite")  # fmt: skip
 
 
 def _largest(m, where, split, count, price, prompt, answer, tpot_s, ttft_s, weight_bytes):
@@ -129,7 +138,23 @@ def _largest(m, where, split, count, price, prompt, answer, tpot_s, ttft_s, weig
     return found, note
 
 
-def _nothing(m, target, count, rejected, least):
+def _fits_on(m: Model, asked, shape: dict):
+    """A function that tells whether one sequence of each replica fits so many machines."""
+
+    def fits_on(name: str, count: int) -> bool:
+        where = platform(name)
+        devices = count * where.devices
+        for tp, pp, ep in _candidates(m, where, devices, asked):
+            split = Split(tp=tp, pp=pp, dp=devices // (tp * pp), ep=ep, zero=0)
+            held = memory(m, where, Serving(batch=split.dp, **shape), split)
+            if sum(map(float, held.values())) <= where.memory:
+                return True
+        return False
+
+    return fits_on
+
+
+def _nothing(m, target, count, rejected, least, fits_on):
     late = [one for one in rejected if one.kind == "deadline"]
     if late:
         return LimitError(
@@ -139,5 +164,5 @@ def _nothing(m, target, count, rejected, least):
     need = bytes_text(least) if least else "more"
     return CapacityError(
         f"{m.name} does not fit {count} x {target}: at least {need} a core",
-        code="plan.memory", fix="take more machines, or weights of one byte",
+        code="plan.memory", fix=nearest_fit(target, count, fits_on),
     )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from opentrn.base.errors import TrnError
+from opentrn.base.errors import TrnError, UsageError
 from opentrn.cost import platform
 from opentrn.plan.answer import Plan, Plans
 from opentrn.plan.search import plan
@@ -53,6 +53,8 @@ def compare(what: str | Model, machines: list[str], *, chips: int = 64, serve: b
     `options` go to `plan` or, with `serve`, to `plan_serving`. A machine on which the job does not
     fit tells so in its row; an unknown name raises UnknownNameError `cost.platform`.
     """
+    if chips < 1:
+        raise UsageError(f"chips is {chips}", code="plan.request", fix="chips is at least 1")
     rows = []
     for name in machines:
         where = platform(name)

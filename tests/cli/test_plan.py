@@ -1,6 +1,7 @@
 """`opentrn plan` and `opentrn compare` as users call them."""
 
 import json
+import re
 
 
 def test_plan_prints_the_promised_json(opentrn):
@@ -79,4 +80,53 @@ def test_pages_of_plans_and_comparisons(opentrn, tmp_path):
         done = opentrn(*arguments)
         assert done.status == 0, done.err
         assert (tmp_path / file).read_text(encoding="utf-8").count("<svg") >= 3
-    assert opentrn("plan", "llama-3.1-8b", "--fit", "--page", "d.html").status == 2
+    done = opentrn("plan", "llama-3.1-8b", "--fit", "--page", "d.html")
+    assert (done.status, "--page does nothing" in done.err) == (2, True)
+
+
+def test_a_refusal_names_the_nearest_thing_that_is_possible(opentrn):
+    for arguments, words in (
+        (("--on", "trn2.3xlarge"), "128 x trn2.3xlarge would fit"),
+        (("--serve", "--on", "trn2.3xlarge"), "16 x trn2.3xlarge would fit"),
+        (("--batch", "1", "--on", "trn1.2xlarge"), "16 x trn1.32xlarge would fit"),
+        (("--sequence", "1000000000"), "nothing up to 131,072 devices fits"),
+        (("--count", "64", "--tokens", "1e12", "--budget", "1000"), "the budget would pay"),
+        (("--count", "64", "--tokens", "1e12", "--deadline", "1h"), "x trn2.48xlarge would do"),
+    ):
+        done = opentrn("plan", "llama-3.1-405b", *arguments)
+        assert (done.status, words in done.err) == (1, True), (arguments, done.err)
+    # What is named does fit.
+    assert opentrn("plan", "llama-3.1-405b", "--on", "trn2.3xlarge", "--count", "128").status == 0
+
+
+def test_numbers_that_cannot_be_and_options_that_do_nothing(opentrn):
+    for arguments, words in (
+        (("--tokens", "nan"), "tokens is nan"),
+        (("--tokens", "inf"), "tokens is inf"),
+        (("--serve", "--prompt", "-5"), "prompt is -5"),
+        (("--serve", "--tpot", "0"), "tpot is 0"),
+        (("--serve", "--weight-bytes", "0"), "weight is 0"),
+        (("--batch", "0"), "at    command line:1"),
+        (("--serve", "--budget", "5"), "--budget does nothing with --serve"),
+        (("--fit", "--count", "5"), "--count does nothing with --fit"),
+        (("--prompt", "5"), "--prompt does nothing with --train"),
+        (("--tokens", "1e9", "--deadline", "-1d"), "no time"),
+        (("--tokens", "1e9", "--budget", "-1"), "budget is -1"),
+    ):
+        done = opentrn("plan", "llama-3.1-8b", *arguments)
+        assert (done.status, words in done.err) == (2, True), (arguments, done.err)
+    done = opentrn("compare", "--job", "llama-3.1-8b", "--chips", "0", "trn1")
+    assert (done.status, "chips is 0" in done.err) == (2, True)
+
+
+def test_an_old_price_is_flagged_everywhere(opentrn, tmp_path):
+    (tmp_path / "old.toml").write_text(
+        '[[price]]\nbasis = "on-demand"\nregion = "us-east-1"\ndate = "2020-07-20"\n'
+        'hourly = "20 $/h"\nsource = "mine"\ngrade = "stated"\n[sources]\nmine = "a contract"\n'
+    )
+    for arguments in (
+        ("plan", "llama-3.1-8b"), ("plan", "llama-3.1-8b", "--serve"),
+        ("compare", "--job", "llama-3.1-8b", "trn2"),
+    ):  # fmt: skip
+        told = opentrn(*arguments, "--prices", "old.toml")
+        assert re.search(r"price of .* is [0-9,]+ days old", told.out), told
