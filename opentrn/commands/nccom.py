@@ -24,9 +24,11 @@ def claims(json: bool, claim: str | None) -> None:
     """Check what public articles say about Trainium; with CLAIM (A05), only that one.
 
     Each claim agrees with cited facts, contradicts one of them or itself, or cannot be checked.
+    Claims of features are tried: a PyTorch model is compiled and run, for example.
     """
     from opentrn import cost
+    from opentrn.commands.features import FEATURES
 
-    checked = cost.check_claims(claim)
+    checked = cost.check_claims(claim, FEATURES)
     told = cost.claims_document(checked)
     click.echo(jsonlib.dumps(told, ensure_ascii=False) if json else cost.claims_text(checked))

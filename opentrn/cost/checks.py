@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from opentrn import hw, workloads
@@ -20,7 +19,7 @@ from opentrn.cost.claims import (
 from opentrn.cost.roof import roofline
 
 Check = dict[str, Any]
-PACKAGE = Path(__file__).parents[1]
+Features = Mapping[str, Callable[[], tuple[bool, str]]]
 
 _BINARY = {"kB": "KiB", "KB": "KiB", "MB": "MiB", "GB": "GiB", "TB": "TiB"}
 
@@ -188,30 +187,22 @@ def aside_note(check: Check) -> Iterable[Finding]:
 # ---------------------------------------------------------------------------------- this package
 
 
-def _there(part: str) -> bool:
-    """Whether a module or a room exists in this package."""
-    path = PACKAGE / part
-    return path.is_file() or (path / "__init__.py").is_file()
-
-
-def built(check: Check) -> Iterable[Finding]:
-    """Whether this package has what the claim speaks of."""
-    names = ["opentrn." + p.removesuffix(".py").replace("/", ".") for p in check["parts"]]
-    gone = [n for n, p in zip(names, check["parts"], strict=True) if not _there(p)]
-    if gone:
-        reason = f"{check['name']}: not built here ({', '.join(gone)} does not exist)"
-        yield Finding(UNCHECKED, f"{check['name']}: not built", reason)
+def feature(check: Check, features: Features) -> Iterable[Finding]:
+    """Whether this package does what the claim speaks of: `features` try it."""
+    try_it = features.get(check["feature"])
+    if try_it is None:
+        reason = f"{check['name']}: not tried here; `opentrn claims` does"
+        yield Finding(UNCHECKED, "", reason)
+        return
+    try:
+        works, told = try_it()
+    except Exception as error:  # whatever goes wrong is the answer
+        works, told = False, f"failed with {type(error).__name__}: {error}".splitlines()[0]
+    said = f"{check['name']}: {told}"
+    if works:
+        yield Finding(AGREES, said, said)
     else:
-        yield Finding(AGREES, f"{check['name']}: {', '.join(names)}", "")
-
-
-def lines(check: Check) -> Iterable[Finding]:
-    """How long a kernel is, beside the one call it replaces."""
-    text = (PACKAGE / check["file"]).read_text(encoding="utf-8")
-    written = (line.strip() for line in text.splitlines())
-    count = sum(1 for line in written if line and not line.startswith("#"))
-    told = f"{check['name']}: {count} lines for {check['calls']} call of a framework"
-    yield Finding(AGREES, told, f"{check['name']} of this package has {count} lines")
+        yield Finding(UNCHECKED, said, f"does not work here: {said}")
 
 
 # ----------------------------------------------------------------------------- memory, money, speed
@@ -348,7 +339,7 @@ def peers(check: Check) -> Iterable[Finding]:
 KINDS: dict[str, Callable[[Check], Iterable[Finding]]] = {
     "quantity": quantity, "sum": total, "ratio": ratio, "aside": aside, "more": more, "date": date,
     "note": note, "note-more": note_more, "unknown": unknown, "aside-note": aside_note,
-    "built": built, "lines": lines, "fit": fit, "savings": savings, "regions": regions,
+    "fit": fit, "savings": savings, "regions": regions,
     "latency": latency, "reached": reached, "peers": peers,
 }  # fmt: skip
-"""The kinds, as the file names them."""
+"""The kinds, as the file names them; `feature` is the one more that needs something to try."""

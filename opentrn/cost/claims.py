@@ -15,9 +15,11 @@ A figure agrees within 2 %; bytes are tried as decimal and as binary, because bo
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from opentrn.base import UnknownNameError, declare, nearest
@@ -101,12 +103,21 @@ def data() -> dict[str, Any]:
     return tomllib.loads(DATA.read_text(encoding="utf-8"))
 
 
-def check_claims(wanted: str | None = None) -> tuple[Claim, ...]:
+def check_claims(
+    wanted: str | None = None,
+    features: Mapping[str, Callable[[], tuple[bool, str]]] = MappingProxyType({}),
+) -> tuple[Claim, ...]:
     """Every claim, checked now; or the one called `wanted`.
 
-    Raises UnknownNameError `cost.claim`.
+    `features` try what is claimed to work, by the names of the file: each returns (works, what
+    was done). A feature that nobody tries cannot be checked. Raises UnknownNameError `cost.claim`.
     """
-    from opentrn.cost.checks import KINDS
+    from opentrn.cost.checks import KINDS, feature
+
+    def findings(check: dict[str, Any]) -> Iterable[Finding]:
+        if check["kind"] == "feature":
+            return feature(check, features)
+        return KINDS[check["kind"]](check)
 
     every = data()["claim"]
     if wanted is not None:
@@ -123,7 +134,7 @@ def check_claims(wanted: str | None = None) -> tuple[Claim, ...]:
             row["id"],
             row["says"],
             row["kind"],
-            tuple(f for check in row["checks"] for f in KINDS[check["kind"]](check)),
+            tuple(f for check in row["checks"] for f in findings(check)),
         )
         for row in every
     )

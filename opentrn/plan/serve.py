@@ -89,10 +89,7 @@ def plan_serving(
         raise _nothing(m, target, count, rejected, least, _fits_on(m, asked, shape))
     plans.sort(key=lambda one: -one.extra["tokens_per_s"])
     best = plans[0]
-    for other in plans[keep:]:
-        share = other.extra["tokens_per_s"] / best.extra["tokens_per_s"]
-        told = f"{1 - share:.0%} fewer tokens a second"
-        rejected.append(Rejected(str(other.split), "slower", told, other.split, 1 / share - 1))
+    rejected += [_fewer(best, other) for other in plans[keep:]]
     notes = [f"prompts of {prompt:,} and answers of {answer:,} tokens"]
     notes += [f"at most {tpot_s:g} s for each token"] if tpot_s else []
     found = find_price(best.machine, basis, region, prices)
@@ -103,6 +100,13 @@ def plan_serving(
         searched={"legal": looked, "fitting": len(plans)}, gap=0.0, assumptions=tuple(notes),
         legal={"tp": legal.legal_tp, "pp": legal.pp, "ep": legal.ep},
     )  # fmt: skip
+
+
+def _fewer(best: Plan, other: Plan) -> Rejected:
+    """Why a plan that makes fewer tokens lost."""
+    share = other.extra["tokens_per_s"] / best.extra["tokens_per_s"]
+    told = f"{1 - share:.0%} fewer tokens a second"
+    return Rejected(str(other.split), "slower", told, other.split, 1 / share - 1)
 
 
 def _served(m: Model, asked: dict[str, float | None]) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from opentrn import cost, hw
 from opentrn.base import UnknownNameError
+from opentrn.commands.features import FEATURES
 from opentrn.cost import checks, claims
 
 VERDICTS = {
@@ -15,7 +16,7 @@ VERDICTS = {
     "A09": "contradicts source trn2-page",
     # 64 x 32 GB and 16 x 32 GB
     "A05": "contradicts itself", "A08": "contradicts itself",
-    "A03": "agrees", "A06": "agrees", "A14": "agrees", "A17": "agrees", "A18": "agrees",
+    "A06": "agrees", "A14": "agrees", "A18": "agrees",
     "A19": "agrees", "A22": "agrees",
     "A10": "cannot be checked", "A15": "cannot be checked", "A16": "cannot be checked",
     "A20": "cannot be checked", "A21": "cannot be checked", "A23": "cannot be checked",
@@ -75,16 +76,36 @@ def test_savings_by_hand(checked):
     assert f"to {best:.0%} " in checked["A14"].computed
 
 
-def test_features_are_what_this_package_has(checked):
-    assert checks._there("compiler")
-    assert checks._there("compiler/precision.py")
-    assert not checks._there("no/such/room")
-    for name in ("A11", "A12", "A13"):
-        gone = "not built" in checked[name].computed
-        assert checked[name].verdict == ("cannot be checked" if gone else "agrees")
-    missing = list(checks.built({"name": "x", "parts": ["nothing"]}))
-    assert missing[0].verdict == "cannot be checked"
-    assert "opentrn.nothing does not exist" in missing[0].reason
+def test_features_are_tried_by_who_can():
+    tried = []
+
+    def attempt(works):
+        return lambda: (tried.append(works), (works, "did it" if works else "could not"))[1]
+
+    names = {c["feature"] for row in claims.data()["claim"] for c in row["checks"]
+             if c["kind"] == "feature"}  # fmt: skip
+    assert names == set(FEATURES)
+    for works, verdict in ((True, "agrees"), (False, "cannot be checked")):
+        found = cost.check_claims("A13", dict.fromkeys(names, attempt(works)))
+        assert found[0].verdict == verdict
+        assert ("did it" if works else "could not") in found[0].reason
+    assert tried == [True, False]
+    (untried,) = cost.check_claims("A13")
+    assert untried.verdict == "cannot be checked"
+    assert "not tried here" in untried.reason
+
+
+@pytest.mark.parametrize("name", ["precision", "kernel", "split"])
+def test_features_of_this_package_work(name):
+    works, told = FEATURES[name]()
+    assert works, told
+
+
+def test_the_pytorch_feature_compiles_runs_and_profiles():
+    pytest.importorskip("torch", reason="the extra `torch` is not installed")
+    works, told = FEATURES["torch"]()
+    assert works, told
+    assert "profiled" in told
 
 
 def test_numbers_come_from_the_hardware_files(monkeypatch):
@@ -107,7 +128,7 @@ def test_the_file_names_only_kinds_and_numbers_there_are():
     for row in page["claim"]:
         assert row["checks"]
         for check in row["checks"]:
-            assert check["kind"] in checks.KINDS
+            assert check["kind"] in (*checks.KINDS, "feature")
             used |= {check.get("fact")} & set(page["fact"])
     assert used == set(page["fact"])
 
