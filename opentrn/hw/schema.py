@@ -169,6 +169,7 @@ CHIP = _table({
     },
     "launch": {
         "graph": ("s", "host call of one loaded graph"),
+        "library": ("s", "first run of a loaded graph: GpSimd loads its libraries"),
         "begin": ("s", "device run's start -> a kernel's first instruction"),
         "end": ("s", "a kernel's last result -> device run's end"),
         "loop": ("s", "one iteration of a loop on the device"),

@@ -39,6 +39,9 @@ def _engine_kinds() -> dict[str, Kind]:
 
 METRICS: dict[str, Kind] = {
     "total_time": Kind("s", "device time from the start to the last visible result"),
+    "device_run_time": Kind("s", "total_time with the start and end of a device run (ours)"),
+    "library_load_time": Kind("s", "added to the first run of a loaded graph (ours)"),
+    "host_launch_time": Kind("s", "added by the host to each call of a graph (ours)"),
     "neuroncore_cycle_count": Kind("cycle", "total_time in cycles of the core's clock"),
     "event_count": Kind("", "events of the trace (ours: of any kind)"),
     **_engine_kinds(),
@@ -161,6 +164,9 @@ def measure(table: Table, chip: Chip, known: list[Detail | None], program) -> di
     busy = {lane: _active(table, lane) for lane in (*ENGINES, DMA)}
     found: dict[str, Any] = {
         "total_time": total,
+        "device_run_time": chip.launch.begin + total + chip.launch.end,
+        "library_load_time": chip.launch.library,
+        "host_launch_time": chip.launch.graph,
         "neuroncore_cycle_count": round(total * chip.sync.clock),
         "event_count": len(table),
         "spill_save_bytes": 0,

@@ -97,6 +97,12 @@ def _facts(summary: Summary) -> Iterator[str]:
         f"MBU {get('mbu_estimated_percent'):.1f} % of a stack{_again(summary)}",
         "on chip": _on_chip(summary),
     }
+    if get("device_run_time") is not None:
+        facts["around it"] = (
+            f"a run on the device lasts {seconds_text(get('device_run_time'))} with start and end; "
+            f"the first one also loads libraries, {seconds_text(get('library_load_time'))}; the "
+            f"host adds {seconds_text(get('host_launch_time'))} to each call"
+        )
     for name, text in facts.items():
         yield from _wrapped(name, text, 15)
 
