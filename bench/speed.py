@@ -11,6 +11,7 @@ run; each figure is the median of several rounds, measured in turn with its part
 import argparse
 import importlib.util
 import json
+import resource
 import statistics
 import subprocess
 import sys
@@ -21,7 +22,9 @@ from pathlib import Path
 
 import numpy as np
 
-from opentrn import dropin, nki
+from opentrn import dropin, hw, nki
+from opentrn.base import dtype
+from opentrn.isa import Buffer, view_of
 from opentrn.nki import isa as nisa
 from opentrn.nki import language as nl
 from opentrn.sim import Replay, one_blas_thread, timeline
@@ -120,22 +123,97 @@ def overhead() -> list[Figure]:
     ]
 
 
+RATE = "M instructions/s"
+
+
 def timing() -> list[Figure]:
-    """Instructions the timing side handles in a second: scheduling, and preparing anew."""
+    """Instructions the timing side handles in a second: the schedule alone, and end to end.
+
+    End to end is a program never seen before: placed, its waits found, scheduled.  The product is
+    recorded anew each time (not counted), so that nothing about its views is known yet.
+    """
     run = nki.run(small_instructions, np.ones((128, 1), np.float32))
     program, chip = run.program, run.chip
-    fast, plain, first = medians(
+    fast, plain, first, first_plain = medians(
         lambda: timeline(program, chip, fast=True),
         lambda: timeline(program, chip, fast=False),
         lambda: timeline(replace(program), chip, fast=True),
+        lambda: timeline(replace(program), chip, fast=False),
     )
     count = len(program) / 1e6
-    unit = "M instructions/s"
+    product, cold, cold_plain = fresh_products(chip)
     return [
-        Figure("timing.schedule", count / fast, unit, 1, "more", "with Numba"),
-        Figure("timing.plain", count / plain, unit, 0, "more", "plain Python"),
-        Figure("timing.first", count / first, unit, 0, "more", "a program never seen: placed too"),
+        Figure("timing.schedule", count / fast, RATE, 1, "more", "schedule only, with Numba"),
+        Figure("timing.schedule.plain", count / plain, RATE, 0, "more", "schedule only"),
+        Figure("timing.first", count / first, RATE, 10, "more", "end to end, with Numba"),
+        Figure("timing.first.plain", count / first_plain, RATE, 2, "more", "end to end"),
+        Figure("timing.product", product / cold, RATE, 10, "more", "unrolled tiles, with Numba"),
+        Figure("timing.product.plain", product / cold_plain, RATE, 2, "more", "unrolled tiles"),
     ]
+
+
+def fresh_products(chip) -> tuple[float, float, float]:
+    """M instructions of a tiled product, seconds end to end with Numba, and without."""
+    kernels = example_kernels()
+    (lhsT, rhs), _ = kernels.inputs(size=1024)
+    given = [view_of(Buffer(n, "hbm", a.shape, dtype(a.dtype))) for n, a in enumerate((lhsT, rhs))]
+    times: dict[bool, list[float]] = {True: [], False: []}
+    for _ in range(3):
+        for fast, found in times.items():
+            program = nki.record(kernels.matmul, chip, *given).program
+            found.append(seconds(lambda p=program, f=fast: timeline(p, chip, fast=f)))
+    return len(program) / 1e6, statistics.median(times[True]), statistics.median(times[False])
+
+
+@nki.jit
+def looped(x, turns):
+    """A device loop: a load, 150 instructions on three engines, a store."""
+    out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+
+    def turn(_):
+        a, b, c = (nl.ndarray(x.shape, x.dtype, buffer=nl.sbuf) for _ in range(3))
+        nisa.dma_copy(dst=a, src=x)
+        for _ in range(50):
+            nisa.tensor_scalar(b, a, nl.add, 1.0)
+            nisa.activation(c, nl.exp, b)
+            nisa.tensor_tensor(a, b, c, nl.add)
+        nisa.dma_copy(dst=out, src=a)
+
+    nl.fori_loop(0, turns, turn)
+    return out
+
+
+def loop() -> list[Figure]:
+    """Ten million instructions in a device loop, end to end, all starts and ends looked at.
+
+    A process of its own tells how much memory that takes.
+    """
+    script = "from bench.speed import ten_million; print(*ten_million())"
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True,
+                          text=True, cwd=Path(__file__).resolve().parent.parent)  # fmt: skip
+    fast, plain, memory = map(float, done.stdout.split())
+    return [
+        Figure("loop.10M", fast, RATE, 10, "more", "end to end, with Numba"),
+        Figure("loop.10M.plain", plain, RATE, 2, "more", "end to end"),
+        Figure("loop.10M.memory", memory, "GB", 4, "less", "most memory of the process"),
+    ]
+
+
+def ten_million() -> tuple[float, float, float]:
+    """M instructions a second with Numba and without, and the most memory in GB."""
+    chip = hw.target("trn2")
+    given = view_of(Buffer(0, "hbm", (128, 512), dtype("float32"), kind="input"))
+    program = nki.record(looped, chip, given, 65_000).program
+    timeline(nki.record(looped, chip, given, 50).program, chip, fast=True)  # compiled by now
+    rates = []
+    for fast in (True, False):
+        fresh, start = replace(program), time.perf_counter()
+        found = timeline(fresh, chip, fast=fast)
+        busy = float((found.end - found.start).sum())
+        rates.append(len(found) / 1e6 / (time.perf_counter() - start))
+        if not busy > 0.0:
+            raise SystemExit("nothing ran")
+    return *rates, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
 
 
 def startup() -> list[Figure]:
@@ -157,7 +235,9 @@ def startup() -> list[Figure]:
     ]
 
 
-MEASUREMENTS = {"matmul": matmul, "overhead": overhead, "timing": timing, "startup": startup}
+MEASUREMENTS = {
+    "matmul": matmul, "overhead": overhead, "timing": timing, "loop": loop, "startup": startup,
+}  # fmt: skip
 
 
 def report(measurements: dict[str, Callable[[], list[Figure]]], about: str) -> int:
