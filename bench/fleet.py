@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from opentrn.cluster import Job, World, train
 from opentrn.cost import Serving, Split, Training, memory, platform, step_time
 from opentrn.plan import plan
 from opentrn.workloads import model
@@ -156,6 +157,13 @@ def speed() -> dict[str, float]:
         found = plan(what, machine, count, batch=batch, sequence=sequence, attention=attention)
         out[f"search {name}, s"] = time.perf_counter() - start
         out[f"search {name}, splits"] = found.searched["legal"]
+    world = World.of("trn2.48xlarge", 32_000, seed=1)
+    job = Job(machines=31_250, step_s=20.0, compute_s=15.0, communication_s=4.0,
+              checkpoint_bytes=1.4e13, machine_bytes=7e11)  # fmt: skip
+    start = time.perf_counter()
+    run, _ = train(world, job, seconds=90 * 86400.0)
+    out[f"simulate {run.world.chips:,} chips for 90 days, s"] = time.perf_counter() - start
+    out["faults and slow machines in it"] = sum(run.faults.values())
     start = time.perf_counter()
     list(megatron())
     out["validation set, s"] = time.perf_counter() - start

@@ -109,7 +109,7 @@ class _Training:
         part = (at - float(done[whole] - nominal[whole])) / float(nominal[whole])
         stretch.useful = float(own[:whole].sum() + part * own[whole])
         stretch.steps = stretch.useful / self.job.step_s
-        stretch.jitter = at - stretch.useful
+        stretch.jitter = max(at - stretch.useful, 0.0) if own is not nominal else 0.0
         return struck
 
     def _durations(self, count: float) -> tuple[np.ndarray, np.ndarray]:

@@ -137,10 +137,8 @@ def _training(m: Any, wanted: dict, given: dict[str, Any]) -> tuple[Any, dict, l
         lines.append(
             f"goodput of {len(runs)} runs: {mean:.2%}, from {goods[0]:.2%} to {goods[-1]:.2%}"
         )
-    lines.append(
-        "assumed: rates of faults as of GPUs, times of recovery, and what the plan assumes"
-    )
-    notes = list(found.assumptions)
+    notes = ["rates of faults as of GPUs, and times of recovery", *found.assumptions]
+    lines += [f"assumed: {note}" for note in notes]
     return best, {"runs": [run.json() for run in runs], "assumptions": notes}, lines
 
 
