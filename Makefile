@@ -45,6 +45,9 @@ tiny: setup  ## Run the whole trip in seconds
 stablehlo: setup  ## Run all test vectors of openxla/stablehlo (OPENTRN_STABLEHLO=FOLDER or archive)
 	OPENTRN_STABLEHLO_ALL=1 $(PY) -m pytest tests/graph/test_stablehlo_vectors.py $(ARGS)
 
+opinfo: setup  ## Run PyTorch's own samples of every op on the device (an hour at most)
+	OPENTRN_OPINFO=all $(PY) -m pytest -q tests/frameworks/test_opinfo.py $(ARGS)
+
 bench: setup  ## Measure speed against NumPy and others, and print the ratios
 	$(PY) bench/speed.py
 

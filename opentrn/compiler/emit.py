@@ -5,6 +5,7 @@ repeated layers cost a copy of their instructions and nothing more.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -90,7 +91,34 @@ class Emitter:
                 view = self._copied_view(value)
             self.views[value] = view
             return
-        self.views[value] = self._call(self.uses[value])
+        self.views[value] = self._in_memory_order(self.uses[value])
+
+    def _in_memory_order(self, use: Use) -> View:
+        """One kernel call; element-wise work and concatenations go along memory, whatever the order
+        of dimensions, and leave their result in the order of their first whole operand."""
+        order = self._order_of(use)
+        if order is None or use.value in self.graph.outputs:
+            return self._call(use)
+        turned = tuple(self.views[a].permute(order) for a in use.args[0])
+        if use.kernel is kernels.concatenate:
+            changed = replace(use, args=(turned, order.index(use.args[1])))
+        else:
+            shape = tuple(use.value.shape[n] for n in order)
+            changed = replace(use, args=(turned,), options={**use.options, "shape": shape})
+        return self._call(changed).permute(tuple(order.index(n) for n in range(len(order))))
+
+    def _order_of(self, use: Use) -> tuple[int, ...] | None:
+        """The order of dimensions in which memory holds the first whole operand, when that is
+        another than its own and keeps the last dimension."""
+        rank = use.value.rank
+        if use.kernel not in (kernels.elementwise, kernels.concatenate) or rank < 3:
+            return None
+        for argument in use.args[0]:
+            steps = self.views[argument].steps
+            if all(step or n == 1 for step, n in steps):
+                order = tuple(sorted(range(rank), key=lambda n: -steps[n][0]))
+                return order if order[-1] == rank - 1 and order != tuple(range(rank)) else None
+        return None
 
     def _constant(self, value: Value) -> None:
         array = _on_device(value)
@@ -153,11 +181,14 @@ class Emitter:
         return call.view(recording.results[0])
 
     def _argument(self, argument: Any, actual: list[View], dense: bool = False) -> Any:
+        if isinstance(argument, View):
+            actual.append(argument)
+            return argument
         if isinstance(argument, Value):
             view = self._row_by_row(argument) if dense else self.views[argument]
             actual.append(view)
             return view
-        if isinstance(argument, tuple) and any(isinstance(a, Value) for a in argument):
+        if isinstance(argument, tuple) and any(isinstance(a, Value | View) for a in argument):
             return tuple([self._argument(a, actual) for a in argument])
         return argument
 

@@ -208,3 +208,27 @@ def test_what_does_not_fit_ahead_stays():
 def test_an_empty_program_has_no_order():
     program = Builder("p", "trn2").program()
     assert order(program, [], target("trn2")) == 0
+
+
+def test_elementwise_work_goes_along_memory_whatever_the_order_of_dimensions():
+    x, table = normal(2, 130, 3, 64), normal(130, 64, seed=1)
+
+    def rotated(v, t):
+        heads = g.transpose(v, (0, 2, 1, 3))
+        turned = g.concatenate(g.slice(heads, (0, 0, 0, 32), (2, 3, 130, 64), (1, 1, 1, 1)),
+                               g.slice(heads, (0, 0, 0, 0), (2, 3, 130, 32), (1, 1, 1, 1)),
+                               dimension=3)  # fmt: skip
+        made = heads + turned * g.broadcast_in_dim(t, heads.shape, (2, 3))
+        return g.reshape(g.transpose(made, (0, 2, 1, 3)), (2, 130, 192)) * 2.0
+
+    inputs = [g.input("x", x.shape), g.input("y", table.shape)]
+    executable = compiler.compile(Graph(inputs, [rotated(*inputs)]))
+    (found,) = run(executable, [x, table])
+    heads = x.astype(np.float64).transpose(0, 2, 1, 3)
+    turned = np.concatenate([heads[..., 32:], heads[..., :32]], 3)
+    wanted = (heads + turned * table).transpose(0, 2, 1, 3).reshape(2, 130, 192) * 2
+    np.testing.assert_allclose(found, wanted, 1e-6, 1e-6)
+    # Rows of 64 elements, three heads of each place side by side: no transfer by the element.
+    moved = [one for one in executable.program.instructions() if one.opcode == "dma_copy"]
+    assert len(moved) > 4
+    assert all(one.operands[0].shape[-1] >= 32 for one in moved)

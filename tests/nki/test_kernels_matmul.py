@@ -75,6 +75,13 @@ def test_a_contraction_too_long_for_sbuf_is_streamed():
     close(found, np.maximum(exact(x) @ exact(w) + exact(bias), 0), sums(20000))
 
 
+@pytest.mark.parametrize(("rows", "deep", "columns"), [(640, 2048, 1100), (520, 6400, 600)])
+def test_many_rows_stay_while_weights_that_do_not_fit_pass_by(rows, deep, columns):
+    x, w, bias = numbers(0, rows, deep), numbers(1, deep, columns), numbers(2, columns)
+    found = run(kernels.linear, x, w, bias)
+    close(found, exact(x) @ exact(w) + exact(bias), sums(deep))
+
+
 def test_more_columns_than_fit_are_taken_in_blocks():
     x, w = numbers(0, 3, 2500), numbers(1, 2500, 1300)
     close(run(kernels.linear, x, w), exact(x) @ exact(w), sums(2500))

@@ -303,7 +303,8 @@ def embedding_bag(g: Builder, weight: Value, indices: Value, offsets: Value,
         share = g.maximum(g.cast(size, "float32"), g.full((bags,), 1.0, "float32"))
         total = total / g.broadcast_in_dim(g.cast(share, weight.dtype), total.shape, (0,))
     kind = offsets.dtype
-    if mode == 0:  # torch does not need to know which bag a row went to
+    if mode == 0 and weight.dtype in ("float32", "float16"):
+        # Torch's kernels for these do not note which bag a row went to.
         none = g.full((bags,), 0, kind)
         return total, g.full((0,), 0, kind), none, none
     return total, g.cast(mine, kind), g.cast(size, kind), g.cast(size, kind)

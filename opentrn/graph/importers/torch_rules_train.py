@@ -88,7 +88,7 @@ def batch_norm_training(g: Builder, input: Value, weight: Value | None, bias: Va
     unbiased = variance * (count / max(count - 1, 1))
     moved = [g.cast(g.cast(old, "float32") * (1 - momentum) + new * momentum, old.dtype)
              for old, new in ((running_mean, mean), (running_var, unbiased))]
-    return y, g.cast(mean, input.dtype), g.cast(root, input.dtype), *moved
+    return y, mean, root, *moved  # in float32, as torch keeps them of shorter floats too
 
 
 @torch_op("aten::_native_batch_norm_legit.no_stats(Tensor input, Tensor? weight, Tensor? bias, "
@@ -97,7 +97,7 @@ def batch_norm_alone(g: Builder, input: Value, weight: Value | None, bias: Value
                      training: bool, momentum: float, eps: float) -> tuple[Value, ...]:
     """Normalised by the batch's own statistics, by channel."""
     y, mean, root, _ = _batch_norm(g, input, weight, bias, eps)
-    return y, g.cast(mean, input.dtype), g.cast(root, input.dtype)
+    return y, mean, root
 
 
 # ------------------------------------------------------------------------------ classes and tables

@@ -43,10 +43,7 @@ def sheets(tensors: list, shape: tuple[int, ...], most: int) -> list[list[Sheet]
     total = prod(shape)
     steps = [merged(t.get_pattern()) for t in tensors]
     if any(len(s) > 1 for s in steps):
-        trailing = 1
-        while trailing < len(shape) - 1 and prod(shape[-trailing:]) < LEAST_ROW:
-            trailing += 1
-        return [[sheet(t, trailing) for t in tensors]]
+        return [[sheet(t, _trailing(shape)) for t in tensors]]
     width = min(total, most, max(LEAST_ROW, -(-total // nl.tile_size.pmax)))
     rows, rest = divmod(total, width)
     strides = [s[0][0] for s in steps]
@@ -56,6 +53,24 @@ def sheets(tensors: list, shape: tuple[int, ...], most: int) -> list[list[Sheet]
         at = rows * width
         found.append([Sheet(t, [[s, 1]], [[s, rest]], at * s) for t, s in pairs])
     return found
+
+
+def _trailing(shape: tuple[int, ...]) -> int:
+    """How many of the last dimensions make a row: enough for an instruction to be worth its start,
+    and as many as leave rows to fill the partitions."""
+    count = 1
+    while count < len(shape) - 1:
+        filled = prod(shape[: -count - 1]) >= nl.tile_size.pmax
+        if prod(shape[-count:]) >= LEAST_ROW and not filled:
+            break
+        count += 1
+    return count
+
+
+def _width(group: list[Sheet], most: int) -> int:
+    """Columns of a tile: at most `most`, and whole runs of memory where such fit."""
+    run = min(one.column_shape[-1] for one in group)
+    return most // run * run if run <= most else most
 
 
 def evaluate(inputs: list[Value], steps, out_dtype) -> Any:
@@ -95,9 +110,11 @@ def elementwise(inputs, steps, shape, out_dtype):
     kinds = [x.dtype for x in inputs]
     target = nl.uint8 if kind == nl.bool_ else kind
     most = max(LEAST_ROW, TILE_BYTES // (4 * (len(inputs) + len(steps) + 1)))
-    for *given, result in sheets(tensors, shape or (1,), most):
+    for group in sheets(tensors, shape or (1,), most):
+        *given, result = group
+        width = _width(group, most)
         for rows in spans(result.rows, nl.tile_size.pmax):
-            for columns in spans(result.columns, most):
+            for columns in spans(result.columns, width):
                 size = (rows[1] - rows[0], columns[1] - columns[0])
                 values = [
                     Value.read(x.tile(rows, columns), kind)

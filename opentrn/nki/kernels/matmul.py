@@ -38,6 +38,9 @@ BANKS_TOGETHER = 2
 FIRST_TILES = 2
 # Output columns worked on together, so that output, bias and residual rows leave room in SBUF.
 MOST_COLUMNS = 4096
+# Row tiles that are turned once and kept while all columns of the weights pass by: four times the
+# 512 columns that one bank of weights is worked on take longer than that bank takes to arrive.
+KEPT_TILES = 4
 # Row tiles whose sums stay open in PSUM while a long contraction streams by: half of the 8 banks.
 OPEN_TILES = 4
 
@@ -173,6 +176,10 @@ def product(x: Sheet, w: Sheet, dtype, ending: Ending) -> None:
     deep = cover(x.columns, pmax) * dtype.itemsize
     # Two groups of turned row tiles live at a time, and the rows the next one is made of.
     rows = (FIRST_TILES + 2) * deep * min(pmax, x.rows)
+    keeps = x.rows >= KEPT_TILES * pmax and deep * KEPT_TILES * pmax <= 2 * room
+    if keeps and not x.is_turned and bank < w.columns and deep * w.columns > room:
+        _rows_kept(x, w, dtype, ending, room)
+        return
     if deep * min(bank, w.columns) > room or rows > room:
         _streamed(x, w, dtype, ending, room)
         return
@@ -194,6 +201,50 @@ def product(x: Sheet, w: Sheet, dtype, ending: Ending) -> None:
         ]
         for group, xts in chain([first], feed):
             _rows_times_weights(group, xts, held, columns, x.columns, ending)
+
+
+def _rows_kept(x: Sheet, w: Sheet, dtype, ending: Ending, room: int) -> None:
+    """Each group of rows of x is turned once; the weights pass by it, a bank of columns at a time.
+
+    For weights that do not fit: turning x again for every block of columns would cost the Tensor
+    Engine more than loading the weights again for every group of rows costs DMA.  The contraction
+    is cut into parts, so that one part of the weights arrives while another is worked on.
+    """
+    pmax, bank = nl.tile_size.pmax, nl.tile_size.psum_bank_fmax
+    step = max(1, room // 4 // (bank * dtype.itemsize)) * pmax
+    depths = list(spans(x.columns, step))
+    kept = cover(x.columns, pmax) * dtype.itemsize * KEPT_TILES * pmax
+    early = 1 if 2 * kept <= 2 * room else 0
+
+    def turned(group):
+        rows = [(group[0] + a, group[0] + b) for a, b in spans(group[1] - group[0], pmax)]
+        parts = [[load_turned(x, each, depth, dtype, ending.balance) for each in rows]
+                 for depth in depths]  # fmt: skip
+        return rows, parts
+
+    def loaded(place):
+        columns, n = place
+        return load_weights(w, depths[n], columns, dtype, ending.balance)
+
+    places = [(c, n) for c in spans(w.columns, bank) for n in range(len(depths))]
+    for _, (rows, parts) in ahead(spans(x.rows, KEPT_TILES * pmax), turned, early):
+        totals: list = []
+        for (columns, n), weights in ahead(places, loaded):
+            if n == 0:
+                ending.begin(columns)
+                outputs = [ending.open(each, columns) for each in rows]
+                totals = [banks_for(each, columns) for each in rows]
+            depth = depths[n][1] - depths[n][0]
+            _sum_up(totals, parts[n], weights, depth, 0, ending, n == 0)
+            if n == len(depths) - 1:
+                _store_all(rows, totals, outputs, columns, ending)
+
+
+def _store_all(rows, totals, outputs, columns, ending: Ending) -> None:
+    """Finish and store the sums of row tiles in one bank of columns."""
+    for each, banks, (tile, added) in zip(rows, totals, outputs, strict=True):
+        _finish(banks, tile, added, 0, ending)
+        ending.out.store(tile, each[0], columns[0])
 
 
 def _held(w: Sheet, depth: int, at: int, part: tuple[int, int], dtype, balance):
