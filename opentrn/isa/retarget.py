@@ -12,7 +12,10 @@ def for_chip(program: Program, chip) -> Program:
     Raises what `chip` would refuse, at the line of the instruction.
     """
     move = _Move(chip)
-    return replace(program, target=chip.name, body=[move.node(node) for node in program.body])
+    body = [move.node(node) for node in program.body]
+    for made, old in move.waiting:
+        made.after = tuple(move.made[id(one)] for one in old.after)
+    return replace(program, target=chip.name, body=body)
 
 
 class _Move:
@@ -22,15 +25,15 @@ class _Move:
         self.chip = chip
         self.forms: dict[Instr, Instr] = {}
         self.made: dict[int, Instruction] = {}  # by id of the old instruction, for `after`
+        self.waiting: list[tuple[Instruction, Instruction]] = []
 
     def node(self, node: Instruction | Loop) -> Instruction | Loop:
         if isinstance(node, Loop):
             return replace(node, body=[self.node(inner) for inner in node.body])
-        after = tuple(self.made[id(one)] for one in node.after)
-        made = Instruction(
-            self.form(node), node.operands, node.values, node.where, node.name, after
-        )
+        made = Instruction(self.form(node), node.operands, node.values, node.where, node.name)
         self.made[id(node)] = made
+        if node.after:
+            self.waiting.append((made, node))
         return made
 
     def form(self, one: Instruction) -> Instr:

@@ -15,7 +15,7 @@ from bisect import bisect_left
 from collections import deque
 from typing import Any, NamedTuple
 
-from opentrn.base import UsageError, declare
+from opentrn.base import OrderError, UsageError, declare
 from opentrn.isa import Instruction, Loop, Program, RegIn, Register, RegOut, View
 from opentrn.sim.overlaps import WHOLE, Ledger, Record, Shapes
 from opentrn.sim.place import Placement
@@ -29,6 +29,14 @@ declare(
     "The trip count of a device loop is not known.",
     rule="a loop whose bounds are registers is timed by the counts it really ran",
     fix="pass trips= the counts the machine reported, one for each time such a loop is entered",
+)
+
+declare(
+    "sim.order_ahead",
+    "An instruction is told to wait for one that comes later, or for itself.",
+    rule="engines run their instructions in program order, so waits lead back; a circle of waits "
+    "would hang the chip",
+    fix="write the instruction that is waited for first, or drop one edge of the circle",
 )
 
 _N = len(ENGINES)
@@ -127,6 +135,21 @@ def dependencies(program: Program, placement: Placement, chip, trips: Any = ()) 
     return finder.tape.flow(finder.rows)
 
 
+def _check_order(program: Program) -> None:
+    """OrderError `sim.order_ahead` where an explicit wait names what comes later, or itself."""
+    passed: set[int] = set()
+    for one in program.instructions():
+        for other in one.after:
+            if id(other) not in passed:
+                where = f"{other.opcode}{f' at {other.where}' if other.where else ''}"
+                raise OrderError(
+                    f"{one.opcode} waits for {where}, which does not come before it",
+                    code="sim.order_ahead",
+                    at=one.where,
+                )
+        passed.add(id(one))
+
+
 class _Finder:
     """The search for waits, in program order."""
 
@@ -157,6 +180,8 @@ class _Finder:
         for one in program.instructions():
             if one.after:
                 self.latest.update((id(other), -1) for other in one.after)
+        if self.latest:
+            _check_order(program)
 
     # ------------------------------------------------------------ forms and loops
 

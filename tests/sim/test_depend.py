@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opentrn.base import CapacityError, UsageError, bfloat16, float32, int32
-from opentrn.isa import Register, view_of
+from opentrn.base import CapacityError, OrderError, UsageError, bfloat16, float32, int32
+from opentrn.hw import chip as hw_chip
+from opentrn.isa import Register, for_chip, view_of
 from opentrn.isa import engine as engines
 from opentrn.sim import timing
 from opentrn.sim.depend import dependencies
@@ -192,6 +193,32 @@ def looped(**bounds):
     w.copy(b, a)
     loop = w.builder.close_loop(**bounds)
     return w.program(), loop
+
+
+@pytest.mark.parametrize("circle", [False, True])
+def test_a_wait_for_what_comes_later_is_refused(circle):
+    w = Writer()
+    a, b = (w.buffer("sbuf", (128, 64)) for _ in range(2))
+    first = w.add("memset", dst=a, value=0.0)
+    second = w.add("memset", dst=b, value=0.0, engine=engines.gpsimd)
+    first.after = (second,)
+    second.after = (first,) if circle else ()
+    with pytest.raises(OrderError, match="memset waits for memset at kernel.py:4") as refusal:
+        flow_of(w.program())
+    assert refusal.value.code == "sim.order_ahead"
+    second.after, first.after = (second,), ()
+    with pytest.raises(OrderError, match="does not come before it"):
+        flow_of(w.program())
+
+
+def test_explicit_waits_move_to_another_chip():
+    w = Writer()
+    a, b = (w.buffer("sbuf", (128, 64)) for _ in range(2))
+    first = w.add("memset", dst=a, value=0.0)
+    second = w.add("memset", dst=b, value=0.0, engine=engines.gpsimd)
+    second.after = (first,)
+    moved = for_chip(w.program(), hw_chip("trn3"))
+    assert moved.body[1].after == (moved.body[0],)
 
 
 def test_a_static_loop_is_unrolled_by_its_bounds():
