@@ -20,7 +20,7 @@ from opentrn.base.errors import LimitError, UnknownNameError, UsageError, declar
 from opentrn.comm import NETWORK, Tier
 from opentrn.cost.estimate import weakest
 from opentrn.hw import ALIASES as OTHER_NAMES
-from opentrn.hw import GRADES, Chip, Instance, accelerator, accelerators, instance
+from opentrn.hw import GRADES, Accelerator, Chip, Instance, accelerator, accelerators, instance
 
 declare(
     "cost.platform",
@@ -50,7 +50,8 @@ class Platform:
     """One kind of machine. Rates are of one device, in SI units; `devices` are of one machine.
 
     `reserved` is memory of each device that no program gets (microcode, profiler and rings),
-    `page` the granule of its scratchpad. `grades` tells how sure the peak and memory rates are.
+    `page` the granule of its scratchpad, `watts` the design power of one chip (0: no figure).
+    `grades` tells how sure the peak, memory and power are.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Platform:
     reserved: float = 0.0
     page: float = 0.0
     host_memory: float = 0.0
+    watts: float = 0.0
     lnc: int = 1
     family: str = ""
     notes: tuple[str, ...] = field(default=())
@@ -190,9 +192,10 @@ def _trainium(owner: Instance, lnc: int | None) -> Platform:
         memory_bandwidth=chip.hbm_bandwidth * share, tiers=(*tiers, _network(owner, lnc)),
         efficiency=_for_chip(chip, family), lnc=lnc, family=chip.name,
         grades={"peak": chip.fact("chip.peak_bf16").grade,
-                "memory rate": chip.fact("chip.hbm_bandwidth").grade},
+                "memory rate": chip.fact("chip.hbm_bandwidth").grade,
+                "power": _power_grade(chip, "chip.tdp")},
         reserved=lnc * float(chip.memory.microcode), page=float(chip.memory.scratchpad_page),
-        host_memory=float(owner.instance.host_memory),
+        host_memory=float(owner.instance.host_memory), watts=_watts(chip, "chip.tdp"),
     )  # fmt: skip
 
 
@@ -217,6 +220,15 @@ def _for_chip(chip: Chip, family: str) -> dict[str, Named]:
         name: Named(n.value, n.source, "assumed", f"as for {family}: {n.because}")
         for name, n in own.items()
     }
+
+
+def _watts(machine: Chip | Accelerator, path: str) -> float:
+    """Design power of a chip in watts, 0 where no figure is known."""
+    return float(machine.fact(path).value) if path in machine.facts else 0.0
+
+
+def _power_grade(machine: Chip | Accelerator, path: str) -> str:
+    return machine.fact(path).grade if path in machine.facts else GRADES[-1]
 
 
 def _other(name: str) -> Platform:
@@ -245,8 +257,9 @@ def _other(name: str) -> Platform:
         memory=float(found.memory), memory_bandwidth=float(found.memory_bandwidth),
         tiers=(link, network), efficiency=own, family=family, host_memory=host,
         grades={"peak": found.fact("accelerator.peak_bf16").grade,
-                "memory rate": found.fact("accelerator.memory_bandwidth").grade},
-        reserved=1.5e9,
+                "memory rate": found.fact("accelerator.memory_bandwidth").grade,
+                "power": _power_grade(found, "accelerator.tdp")},
+        reserved=1.5e9, watts=_watts(found, "accelerator.tdp"),
     )  # fmt: skip
 
 

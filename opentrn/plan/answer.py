@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from opentrn.base.units import bytes_text, dollars_text, seconds_text
-from opentrn.cost import COMMUNICATION, Split, StepTime
+from opentrn.cost import COMMUNICATION, Platform, Split, StepTime
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,8 @@ class Plan:
 
     `hours` and `cost_usd` are for the whole run when its tokens are known, else for one step
     (training) or a million answered tokens (serving); `cost_for` says which. `extra` holds what
-    belongs to one kind of job (TTFT and throughput of serving).
+    belongs to one kind of job (TTFT and throughput of serving). `energy_kwh` is what the chips take
+    at their design power over that time, hosts and cooling not counted; None without a figure.
     """
 
     split: Split
@@ -29,6 +30,8 @@ class Plan:
     cost_for: str
     price: str = ""
     extra: Mapping[str, float] = field(default_factory=dict)
+    energy_kwh: float | None = None
+    energy_grade: str = ""
 
     @property
     def step_time_s(self) -> float:
@@ -51,8 +54,17 @@ class Plan:
             "split": {**self.split.row(), "lnc": self.lnc, "devices": self.split.devices},
             "memory_per_core": held, "breakdown": parts,
             "grades": dict(self.step.seconds.shares), "machine": self.machine,
-            "count": self.count, **self.extra,
+            "count": self.count, "energy_kwh": self.energy_kwh,
+            "energy_grade": self.energy_grade, **self.extra,
         }  # fmt: skip
+
+    @property
+    def energy(self) -> str:
+        """The energy in words."""
+        if self.energy_kwh is None:
+            return "no figure of the chip's power is known"
+        told = f"{self.energy_kwh:,.4g} kWh {self.cost_for}, chips alone at their design power"
+        return f"{told} ({self.energy_grade})"
 
     def breakdown(self) -> str:
         """The parts of the step as shares, largest first."""
@@ -73,11 +85,19 @@ class Plan:
         )
 
 
+def energy(where: Platform, count: int, hours: float) -> dict[str, Any]:
+    """`energy_kwh` of the chips of `count` machines over so many hours, and how sure it is."""
+    if not where.watts:
+        return {}
+    taken = where.watts * where.chips * count * hours / 1000.0
+    return {"energy_kwh": taken, "energy_grade": where.grade("power")}
+
+
 @dataclass(frozen=True)
 class Rejected:
     """A way that was not chosen, and why: `reason` is one sentence, `kind` a word for it.
 
-    Kinds: "memory" (does not fit), "slower", "illegal", "deadline", "budget".
+    Kinds: "memory" (does not fit), "slower", "illegal", "deadline", "precision".
     """
 
     choice: str
@@ -153,6 +173,7 @@ class Plans:
         held = [f"{n} {bytes_text(b)}" for n, b in best.step.memory.items() if b > 0]
         shares = ", ".join(f"{s:.0%} {g}" for g, s in best.step.seconds.grade_shares)
         lines += [f"memory of a core: {', '.join(held)}", f"the time rests on: {shares}"]
+        lines += [f"energy: {best.energy}"]
         lines += [f"legal {n}: {', '.join(map(str, v))}" for n, v in self.legal.items()]
         lines += ["why not:"] + [f"  {one}" for one in self.rejected]
         passed = self.searched.get("passed over", 0)

@@ -20,11 +20,11 @@ from opentrn.cost import (
     training_parts,
 )
 from opentrn.hw import Price
-from opentrn.plan.answer import Plan, Plans
+from opentrn.plan.answer import Plan, Plans, energy
 from opentrn.plan.legal import Degrees, degrees, tensor_degree
 from opentrn.plan.price import age_note, find_price
 from opentrn.plan.space import Columns, Wanted, blocks
-from opentrn.plan.why import reasons
+from opentrn.plan.why import precisions, reasons
 from opentrn.workloads import Model, model, parameters
 
 declare(
@@ -295,10 +295,11 @@ def plan(
         for one, row in _distinct(found, keep)
     ]
     chosen = _limited(chosen, limits or Limits(), tokens)
-    best = chosen[0]
+    best, other = chosen[0], _seconds(m, found, legal, count, asked)
     return Plans(
         plans=tuple(chosen),
-        rejected=tuple(reasons(m, job, found, best, legal)),
+        rejected=(*reasons(m, job, found, best, legal),
+                  *precisions(job, best, found[0].where.peaks, other)),
         searched={"legal": sum(f.legal for f in found), "fitting": sum(f.fitting for f in found),
                   "passed over": sum(f.passed for f in found)},
         gap=0.0,
@@ -306,6 +307,16 @@ def plan(
         legal={"tp": legal.legal_tp, "pp": legal.pp, "cp": legal.cp, "ep": legal.ep},
         step_tokens=job.batch * job.sequence,
     )  # fmt: skip
+
+
+def _seconds(m: Model, found: list[Found], legal: Degrees, count: int, wanted: Wanted):
+    """A function: seconds of the fastest split of another job on the same machines, or None."""
+
+    def fastest(job: Training) -> float | None:
+        every = (search(m, f.where, job, legal, count * f.where.devices, wanted) for f in found)
+        return min((float(f.seconds.min()) for f in every if f.fitting), default=None)
+
+    return fastest
 
 
 def best_notes(best: Plan, price: Price | None) -> Iterator[str]:
@@ -357,7 +368,7 @@ def _plan(m, where, split, job, count, steps, price) -> Plan:
     return Plan(
         split=split, step=step, machine=where.name, lnc=where.lnc, count=count,
         hours=seconds / 3600.0, cost_usd=cost, cost_for="for the run" if steps else "a step",
-        price=str(price) if price else "",
+        price=str(price) if price else "", **energy(where, count, seconds / 3600.0),
     )  # fmt: skip
 
 

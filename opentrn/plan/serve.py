@@ -7,7 +7,7 @@ from math import inf
 from opentrn.base.errors import CapacityError, LimitError, UsageError
 from opentrn.base.units import bytes_text
 from opentrn.cost import Platform, Serving, Split, memory, platform, step_time
-from opentrn.plan.answer import Plan, Plans, Rejected
+from opentrn.plan.answer import Plan, Plans, Rejected, energy
 from opentrn.plan.legal import degrees
 from opentrn.plan.price import age_note, find_price
 from opentrn.plan.search import _platforms, _wanted, domain, nearest_fit
@@ -34,10 +34,14 @@ def _evaluate(m, where, job: Serving, split: Split, count: int, price) -> Plan:
     cost = price.hourly * count / 3600.0 / rate * 1e6 if price else None
     extra = {"tpot_s": token, "ttft_s": float(prefill.seconds), "tokens_per_s": rate,
              "batch": job.batch, "context": job.context}  # fmt: skip
+    if cost is not None:
+        extra["cost_usd_per_million_requests"] = cost * job.answer
+    hours = 1e6 / rate / 3600.0
     return Plan(
         split=split, step=decode, machine=where.name, lnc=where.lnc, count=count,
-        hours=1e6 / rate / 3600.0, cost_usd=cost, cost_for="per million answered tokens",
+        hours=hours, cost_usd=cost, cost_for="per million answered tokens",
         price=str(price) if price else "", extra=extra,
+        **energy(where, count, hours),
     )  # fmt: skip
 
 

@@ -8,42 +8,67 @@ from typing import Any
 from opentrn.base.errors import TrnError, UsageError
 from opentrn.cost import platform
 from opentrn.plan.answer import Plan, Plans
-from opentrn.plan.search import plan
+from opentrn.plan.search import MOST_DEVICES, plan
 from opentrn.plan.serve import plan_serving
 from opentrn.workloads import Model
 
 
 @dataclass(frozen=True)
 class Versus:
-    """One machine's row: its best plan, or why there is none."""
+    """One machine's row: its best plan, or why there is none.
+
+    `least` is the fewest chips that hold the job, found by doubling machines; 0 where none do.
+    """
 
     machine: str
     chips: int
     plan: Plan | None
     refused: str
     assumptions: tuple[str, ...]
+    least: int = 0
 
     def json(self) -> dict[str, Any]:
         """For programs."""
         return {
             "machine": self.machine, "chips": self.chips, "fits": self.plan is not None,
-            "refused": self.refused, "plan": self.plan.json() if self.plan else None,
+            "chips_needed": self.least, "refused": self.refused,
+            "plan": self.plan.json() if self.plan else None,
             "assumptions": list(self.assumptions),
         }  # fmt: skip
 
     def __str__(self) -> str:
+        held = f"{self.least} chips hold it" if self.least else "no number tried holds it"
         if self.plan is None:
-            return f"{self.machine}: {self.refused}"
+            return f"{self.machine}: {self.refused}; {held}"
         p = self.plan
         cost = f"{p.cost_usd:,.2f} $ {p.cost_for}" if p.cost_usd is not None else "no price known"
         grade = ", ".join(f"{s:.0%} {g}" for g, s in p.step.seconds.grade_shares)
         return (f"{self.machine}: {self.chips} chips, {p.hours:,.2f} h, {cost}, MFU {p.mfu:.1%} "
-                f"({grade})")  # fmt: skip
+                f"({grade}); {held}; {p.energy}")  # fmt: skip
 
 
 def _count(machine: str, chips: int) -> int:
     where = platform(machine)
     return max(-(-chips // where.chips), 1)
+
+
+def fewest(what: str | Model, machine: str, *, serve: bool = False, **options: Any) -> int:
+    """The fewest chips of a kind that hold a job, by doubling machines; 0 where 131,072 devices
+    do not. Options are those of `compare`.
+    """
+    where, count = platform(machine), 1
+    while count * where.devices <= MOST_DEVICES:
+        try:
+            (plan_serving if serve else plan)(what, machine, count, **options | {"keep": 1})
+        except TrnError as error:
+            if error.code == "cost.dtype":
+                return 0
+            if error.code not in ("plan.memory", "plan.request"):
+                return count * where.chips  # it fits, and something else is in the way
+        else:
+            return count * where.chips
+        count *= 2
+    return 0
 
 
 def compare(what: str | Model, machines: list[str], *, chips: int = 64, serve: bool = False,
@@ -64,8 +89,10 @@ def compare(what: str | Model, machines: list[str], *, chips: int = 64, serve: b
         except TrnError as error:
             if error.code not in ("plan.memory", "plan.limit", "plan.request", "cost.dtype"):
                 raise
-            rows.append(Versus(where.name, count * where.chips, None, error.what, ()))
+            least = fewest(what, name, serve=serve, **options)
+            rows.append(Versus(where.name, count * where.chips, None, error.what, (), least))
             continue
         notes = (*found.assumptions, *((found.best.price,) if found.best.price else ()))
-        rows.append(Versus(where.name, count * where.chips, found.best, "", notes))
+        least = fewest(what, name, serve=serve, **options)
+        rows.append(Versus(where.name, count * where.chips, found.best, "", notes, least))
     return rows

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,27 @@ def reasons(
     for degree in legal.tp:
         if not degree.legal:
             yield Rejected(f"tp {degree.value}", "illegal", degree.why)
+
+
+PRECISIONS = {"bf16": "bfloat16", "fp8": "float8", "fp32": "float32"}
+"""Types of matrix products by the names of their rates."""
+
+
+def precisions(job: Training, best: Plan, kinds: Iterable[str], seconds: Any) -> Iterator[Rejected]:
+    """What other types of matrix products would do, which changes what is computed.
+
+    `kinds` are the types the machine has rates for, `seconds(job)` the time of the fastest split.
+    """
+    for name in (PRECISIONS[kind] for kind in kinds if kind in PRECISIONS):
+        if name == job.dtype or name == {"float16": "bfloat16"}.get(job.dtype):
+            continue
+        other = seconds(replace(job, dtype=name))
+        if other is None:
+            continue
+        more = other / best.step_time_s - 1.0
+        told = f"{abs(more):.0%} {'slower' if more > 0 else 'faster'}"
+        reason = f"{told}; it changes what is computed, so it is taken only when asked for"
+        yield Rejected(name, "precision", reason, None, more)
 
 
 def _absent(name: str, value: float, job: Training, one: Any) -> str:

@@ -184,3 +184,45 @@ def test_own_prices_and_old_ones(tmp_path):
     assert any("days old" in note for note in found.assumptions)
     with pytest.raises(UnknownNameError, match="no such price"):
         plan("llama-3.1-8b", "trn2.48xlarge", 4, prices=str(file), basis="spot")
+
+
+def test_energy_is_design_power_times_time_where_a_figure_is_known():
+    best = plan("llama-3.1-8b", "p5", 2, tokens=1e9).best  # 16 H100 of 700 W
+    assert best.energy_kwh == pytest.approx(0.7 * 16 * best.hours)
+    assert best.energy_grade == "stated"
+    best = plan("llama-3.1-8b", "trn2.48xlarge", 1).best  # 500 W by the press
+    assert best.energy_kwh == pytest.approx(0.5 * 16 * best.step_time_s / 3600)
+    assert best.energy_grade == "assumed"
+    assert "assumed" in best.energy
+    best = plan("llama-3.1-8b", "trn1.32xlarge", 1).best
+    assert best.energy_kwh is None
+    assert "no figure" in best.energy
+
+
+def test_a_million_requests_cost_their_answers():
+    best = plan_serving("llama-3.1-8b", "trn1.32xlarge", 1, prompt=512, answer=200).best
+    assert best.extra["cost_usd_per_million_requests"] == pytest.approx(best.cost_usd * 200)
+
+
+def test_the_fewest_chips_that_hold_a_job():
+    (row,) = compare("llama-3.1-70b", ["trn1"], chips=16)
+    # 70.6e9 parameters with 18 bytes each are 1.27 TB: more than 2 x 512 GiB, less than 4.
+    assert row.least == 64
+    assert row.plan is None
+    assert row.json()["chips_needed"] == 64
+    (row,) = compare("llama-3.1-70b", ["p5"], chips=64, serve=True)
+    assert row.least == 8  # 141 GB of weights, 8 x 80 GiB
+
+
+def test_another_precision_is_told_and_not_taken():
+    found = plan("llama-3.1-70b", "trn2.48xlarge", 16, batch=512)
+    rows = {one.choice: one for one in found.rejected if one.kind == "precision"}
+    assert set(rows) == {"float8", "float32"}
+    for name, one in rows.items():
+        other = plan("llama-3.1-70b", "trn2.48xlarge", 16, batch=512, dtype=name).best
+        assert one.slower == pytest.approx(other.step_time_s / found.best.step_time_s - 1)
+    assert rows["float8"].slower < 0 < rows["float32"].slower
+    assert "faster" in rows["float8"].reason
+    assert "slower" in rows["float32"].reason
+    assert not any(r.kind == "precision" for r in plan("llama-3.1-8b", "selene", 8).rejected
+                   if r.choice == "float8")  # fmt: skip
