@@ -90,6 +90,10 @@ class tensor_copy(VectorInstr):
         """The values themselves; the store converts."""
         return {"dst": src}
 
+    def exact(i) -> bool:
+        """Whether every value already is one of the dtype of `dst`."""
+        return i.src.dtype == i.dst.dtype
+
     cycles = derived(
         "NKI ISA v2.26.1 tensor_copy: max(MIN_II, N); NG3:222-236 4x and 2x for 16-bit types; "
         "NG4:218 2x on the Scalar Engine",

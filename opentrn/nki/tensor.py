@@ -234,14 +234,17 @@ class NkiTensor(NKIObject):
         return NkiTensor(view, self._handle, self._indices + indices)
 
     def __getitem__(self, key) -> "NkiTensor":
-        """NumPy-style indexing; see `isa.View.at`."""
+        """NumPy-style indexing; see `isa.View.at`.  What lies outside is refused when used."""
         keys = key if type(key) is tuple else (key,)
         for k in keys:
             # Only a static nl.ds has a number as its start; a slice may have one, or None.
             if type(k) not in STATIC and type(getattr(k, "start", None)) is not int:
                 moved = self._view.at(tuple([_runtime(k) for k in keys]))
                 return NkiTensor(moved, self._handle, (*self._indices, *keys))
-        return NkiTensor(self._view.at(keys), self._handle, self._indices)
+        try:
+            return NkiTensor(self._view.at(keys), self._handle, self._indices)
+        except BoundsError as error:
+            return Beyond(error)
 
     def __setitem__(self, key, value):
         """Refused: NKI 0.6 has no tile assignment."""
@@ -394,10 +397,11 @@ def identity(n: int, dtype: Any = "float32") -> np.ndarray:
 
 
 class Beyond(NkiTensor):
-    """An access pattern that leaves its tensor: whatever is done with it raises the BoundsError.
+    """A view that leaves its tensor, or is empty: whatever is done with it raises the BoundsError.
 
     Kernels may make one and not use it: the NKI Library takes the pattern of a tile's weights
-    before it asks whether there is such a tile (output_projection_tkg at d2ad3a57).
+    before it asks whether there is such a tile (output_projection_tkg at d2ad3a57), and a core's
+    share of positions where there is none for it (cross_entropy).
     """
 
     def __init__(self, error: BoundsError) -> None:

@@ -261,13 +261,33 @@ def test_a_pattern_beyond_its_tensor_is_refused_where_it_is_used():
         lambda beyond: nisa.tensor_copy(nl.ndarray((4, 8), nl.float32), beyond),
         lambda beyond: nisa.memset(beyond, 0.0),
         lambda beyond: beyond.shape,
-        lambda beyond: beyond[0:1],
+        lambda beyond: beyond[0:1].shape,
         repr,
     )
     for use in uses:
         with pytest.raises(BoundsError, match="elements 1 to 8") as caught:
             nki.run(kernel, x, use)
         assert "beyond = tile.ap" in caught.value.at.text
+
+
+def test_an_empty_or_outside_window_may_be_made_but_not_used():
+    def kernel(x, size, used):
+        out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+        window = x[nl.ds(2, size)]
+        if used:
+            nl.load(window)
+        nl.store(out, nl.load(x))
+        return out
+
+    x = np.arange(12, dtype=np.float32).reshape(4, 3)
+    for size, said in ((0, "ds of 0"), (2, ""), (3, "2:5")):  # rows 2 and 3 are the last ones
+        assert np.array_equal(nki.run(kernel, x, size, False).outputs, x)
+        if size == 2:
+            assert np.array_equal(nki.run(kernel, x, size, True).outputs, x)
+            continue
+        with pytest.raises(BoundsError, match=said) as caught:
+            nki.run(kernel, x, size, True)
+        assert "window = x[nl.ds(2, size)]" in caught.value.at.text
 
 
 def test_the_truth_of_a_tensor_is_that_it_is_there():
