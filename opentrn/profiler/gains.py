@@ -9,6 +9,7 @@ The rest of each estimate is which time goes away; each function says it.  Loadi
 (`overlapped`) takes nothing away, it lets resources work at the same time.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -82,13 +83,16 @@ class Case:
 
 
 def overlapped(case: Case) -> float:
-    """Loads run ahead: all but one turn of the busiest resource's work hides the rest."""
+    """Loads run ahead: all but one turn of the busiest resource's work hides the rest.
+
+    Turns are how often one line works on that resource; what happens once has no next tile.
+    """
     total = case.table.total
     lane = max(case.busy, key=lambda lane: case.busy[lane])
     busiest = case.busy[lane]
-    turns = int((case.table.on(lane) & ~case.table.issue).sum())
-    if lane != DMA:
-        turns = max(turns, int(case.table.on(lane).sum()))
+    rows = np.flatnonzero(case.table.on(lane) & ~case.table.issue).tolist()
+    lines = Counter((w.file, w.line) if (w := case.table.where[r]) else None for r in rows)
+    turns = max(lines.values(), default=0)
     if not total or not turns:
         return 0.0
     return (total - busiest) * (1.0 - 1.0 / turns) / total

@@ -81,9 +81,75 @@ def small_pieces(x):
 
 
 @nki.jit
+def tiny_pieces(x):
+    """exp(x), loaded and stored 2 columns (512 B) at a time: most time goes into issuing."""
+    return _exp_in_pieces(x, 2)
+
+
+@nki.jit
 def large_pieces(x):
     """exp(x), loaded and stored 128 columns (32 KiB) at a time."""
     return _exp_in_pieces(x, 128)
+
+
+def _exp_of_blocks(x, width):
+    """exp of the first `width` of the last dimension of x[blocks, 128, n, any]."""
+    blocks, _, n, _ = x.shape
+    out = hbm((P, n, width), x.dtype)
+    for block in range(blocks):
+        tile = sbuf((P, n, width), x.dtype)
+        nisa.dma_copy(dst=tile, src=x[block, :, :, nl.ds(0, width)])
+        done = sbuf((P, n, width), x.dtype)
+        nisa.activation(dst=done, op=nl.exp, data=tile)
+    nisa.dma_copy(dst=out, src=done)
+    return out
+
+
+@nki.jit
+def short_runs(x):
+    """Every other 64 bytes of the rows: runs of 64 bytes."""
+    return _exp_of_blocks(x, x.shape[3] // 2)
+
+
+@nki.jit
+def long_runs(x):
+    """The same elements, stored without what lies between them."""
+    return _exp_of_blocks(x, x.shape[3])
+
+
+# ---------------------------------------------------------------- the PE array
+
+
+def _sums(lhsT, rhs, rows):
+    """4 · lhsT[K, 128]ᵀ · rhs[K, N] over `rows` rows of the contraction at a time."""
+    (K, M), N = lhsT.shape, rhs.shape[1]
+    out = hbm((M, N), nl.float32)
+    groups, sizes = K // rows, {"p": rows}
+    left, right = sbuf((rows, groups, M), lhsT.dtype), sbuf((rows, groups, N), rhs.dtype)
+    for tile, tensor in ((left, lhsT), (right, rhs)):
+        parts = tensor.rearrange((("g", "p"), "n"), ("p", "g", "n"), sizes)
+        nisa.dma_copy(dst=tile, src=parts)
+    for n in range(N // 512):
+        columns = nl.ds(n * 512, 512)
+        acc = psum((M, 512))
+        for g in [*range(groups)] * 4:
+            nisa.nc_matmul(dst=acc, stationary=left[:, g, :], moving=right[:, g, columns])
+        done = sbuf((M, 512), nl.float32)
+        nisa.tensor_copy(dst=done, src=acc)
+        nisa.dma_copy(dst=out[:, columns], src=done)
+    return out
+
+
+@nki.jit
+def thin_multiplies(lhsT, rhs):
+    """A contraction of 32 rows at a time: a quarter of the array."""
+    return _sums(lhsT, rhs, 32)
+
+
+@nki.jit
+def full_multiplies(lhsT, rhs):
+    """All 128 rows at a time."""
+    return _sums(lhsT, rhs, 128)
 
 
 # ---------------------------------------------------------------- layouts

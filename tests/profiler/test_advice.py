@@ -49,7 +49,7 @@ def test_slow_and_small_transfers():
 
 def test_work_that_does_not_overlap():
     assert codes(traces.dependency_bound()) == ["overlap"]
-    assert codes(traces.latency_bound()) == ["overlap", "small_transfers"]
+    assert codes(traces.latency_bound()) == ["small_transfers"]  # one turn has no next tile
 
 
 def test_the_fastest_dtype_makes_the_roofline():

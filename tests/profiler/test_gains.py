@@ -13,6 +13,8 @@ from tests.profiler.pairs import numbers
 X, W = numbers(2048, 1024), numbers(1024, 256)
 ROW, FACTORS = numbers(128, 4096, dtype=np.float32), numbers(2048, 1, dtype=np.float32)
 DEEP, WIDE = numbers(1024, 512, dtype=np.float32), numbers(1024, 1024, dtype=np.float32)
+APART = numbers(24, 128, 64, 64)
+PAIR = numbers(1024, 128), numbers(1024, 2048)
 
 # advice: (kernel that needs it, its arguments, kernel that follows it, its arguments, its line)
 PAIRS = {
@@ -23,6 +25,10 @@ PAIRS = {
     "small_transfers": (
         pairs.small_pieces, (numbers(128, 4096),), pairs.large_pieces, (numbers(128, 4096),),
         "nisa.dma_copy(dst=out[:, columns], src=done[:, columns])",
+    ),
+    "slow_transfers": (
+        pairs.short_runs, (APART,), pairs.long_runs, (np.ascontiguousarray(APART[..., :32]),),
+        "nisa.dma_copy(dst=tile, src=x[block, :, :, nl.ds(0, width)])",
     ),
     "transposes": (
         pairs.turned_on_chip, (X, W), pairs.turned_in_memory, (np.ascontiguousarray(X.T), W),
@@ -64,6 +70,30 @@ def test_following_the_advice_helps_about_as_much_as_it_says(code):
     file, _, number = given[code].line.partition(":")
     assert file == "pairs.py"
     assert linecache.getline(pairs.__file__, int(number)).strip().startswith(text)
+
+
+def test_a_fuller_array_helps_where_no_gain_is_predicted():
+    before, after = nki.run(pairs.thin_multiplies, *PAIR), nki.run(pairs.full_multiplies, *PAIR)
+    np.testing.assert_allclose(before.outputs, after.outputs, rtol=1e-3, atol=0.1)
+    thin, full = (profile(run.timeline()).summary for run in (before, after))
+    assert "small_matmuls" in {one.code for one in thin.advice}
+    assert "small_matmuls" not in {one.code for one in full.advice}
+    assert full["total_time"] < 0.8 * thin["total_time"]
+
+
+def test_fewer_transfers_help_a_queue_that_is_busy_issuing():
+    """The gain counts what issuing costs; that longer runs also move faster comes on top."""
+    runs = (nki.run(k, numbers(128, 512)) for k in (pairs.tiny_pieces, pairs.large_pieces))
+    tiny, large = (profile(run.timeline()).summary for run in runs)
+    given = {one.code: one for one in tiny.advice}
+    measured = 1.0 - large["total_time"] / tiny["total_time"]
+    assert 0.3 < given["issue"].predicted_gain <= measured
+    assert "issue" not in {one.code for one in large.advice}
+
+
+def test_what_happens_once_has_no_next_tile():
+    once = profile(nki.run(pairs.fresh_tiles, numbers(128, 2048)).timeline()).summary
+    assert "overlap" not in {one.code for one in once.advice}
 
 
 def test_what_is_read_again():

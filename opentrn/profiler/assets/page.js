@@ -33,6 +33,11 @@ function drawAdvice(data) {
     const seen = one.seen[0].toUpperCase() + one.seen.slice(1);
     return make("div", { class: "advice" }, gain, make("div", {}, make("p", {}, make("b", {}, `${seen}.`)), make("p", {}, `${one.remedy[0].toUpperCase()}${one.remedy.slice(1)}.`), place));
   });
+  for (const one of data.summary.findings || []) {
+    const place = one.at ? make("p", { class: "code" }, `${one.at.file.split("/").pop()}:${one.at.line}`) : null;
+    const fault = one.fault ? `${one.fault[0].toUpperCase()}${one.fault.slice(1)} on the chip. ` : "";
+    cards.push(make("div", { class: "advice" }, make("div", { class: "none" }, "!"), make("div", {}, make("p", {}, make("b", {}, `${one.what}.`)), make("p", {}, `${fault}${one.fix}.`), place)));
+  }
   $("advices").replaceChildren(...(cards.length ? cards : [make("div", { class: "card quiet" }, "No remedy of those known here applies.")]));
 }
 
