@@ -162,6 +162,8 @@ def compile_graph(
         "dtype": str(state.dtype),
         "hbm_bytes": state.memory,
         **state.statistics,
+        # A program has no tensor without dimensions: these outputs have one of size 1 in it.
+        "scalars": [n for n, value in enumerate(graph.outputs) if value.shape == ()],
         "kernels": _counts((use.name, use.why) for use in state.calls),
         "rules": _counts((note.rule, note.outcome) for note in state.notes),
     }
@@ -187,10 +189,12 @@ def compile(
     """Compile a `Graph`, or a torch module with example arguments, for one core of `target`.
 
     `dtype` is what floats are stored as between ops: "float32", "bfloat16" or "float16"; other
-    options as in `compile_graph`.  Raises UnsupportedError naming every op without a rule
-    (`graph.unsupported_op`) or a kernel (`compiler.no_kernel`).
+    options as in `compile_graph`.  What a module returns comes flat, in the order of its pytree.
+    Raises UnsupportedError naming every op without a rule (`graph.unsupported_op`) or a kernel
+    (`compiler.no_kernel`), UsageError `graph.effects` for a module that returns more than tensors
+    or changes what it is given.
     """
-    graph = model if isinstance(model, Graph) else from_torch(model, args)
+    graph = model if isinstance(model, Graph) else from_torch(model, args, pure=True)
     return compile_graph(graph, target, dtype, **options)
 
 

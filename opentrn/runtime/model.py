@@ -1,6 +1,7 @@
 """Models: executables loaded on a device, called like functions, timed, and accounted for."""
 
 import os
+import threading
 import time
 from collections.abc import Iterable
 from functools import cached_property
@@ -43,7 +44,8 @@ def load(executable: Executable | str | os.PathLike, device: Device | None = Non
 class Model:
     """An executable on a device: call it with inputs to get outputs.
 
-    `inputs` and `outputs` are the specs (name, shape, dtype) of the executable.
+    `inputs` and `outputs` are the specs (name, shape, dtype) of the executable.  Calls from several
+    threads run one after another, as on one core.
     """
 
     def __init__(self, executable: Executable, device: Device):
@@ -58,6 +60,8 @@ class Model:
         self.inputs, self.outputs = executable.inputs, executable.outputs
         self._timelines: dict[tuple, Timeline] = {}
         self._trips: list | None = None
+        self._running = threading.Lock()
+        self._scalars = set(executable.meta.get("scalars", ()))
         check_memory(self.memory, self.name)
 
     def __repr__(self) -> str:
@@ -81,12 +85,14 @@ class Model:
         """
         arrays = to_arrays(self.inputs, inputs)
         writers = self._writers(inputs)
-        replay = self._replay
-        replay.machine.trips.clear()
-        found = replay(arrays)
-        self._trips = list(replay.machine.trips)
-        for buffer, write in writers:
-            write(replay.read(buffer))
+        with self._running:
+            replay = self._replay
+            replay.machine.trips.clear()
+            found = replay(arrays)
+            self._trips = list(replay.machine.trips)
+            for buffer, write in writers:
+                write(replay.read(buffer))
+        found = [a.reshape(()) if n in self._scalars else a for n, a in enumerate(found)]
         if any(map(is_torch, inputs)):
             found = [to_torch(array) for array in found]
         return found[0] if len(found) == 1 else tuple(found)

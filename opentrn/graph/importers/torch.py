@@ -18,6 +18,7 @@ from opentrn.base import (
     Bug,
     NotBuiltError,
     UnsupportedError,
+    UsageError,
     Where,
     declare,
     dtype,
@@ -63,11 +64,17 @@ declare("graph.dynamic_shape", "a model was to be imported with sizes that may v
         "shapes are fixed when a graph is built",
         "import the model once for each size (bucket) you need")
 
+declare("graph.effects", "a module does more than to return tensors",
+        "a program returns tensors: nothing keeps a buffer or an argument the module changes, or "
+        "hands out what is no tensor",
+        "return tensors only, call module.eval() first, or use torch.compile(module, "
+        "backend='neuron'), which keeps all of it")
+
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
 def from_torch(module: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None,
-               dynamic: Any = None) -> Graph:
+               dynamic: Any = None, pure: bool = False) -> Graph:
     """The graph of a torch module (or ExportedProgram) called with example inputs.
 
     Inputs are the tensors in `args` and `kwargs` in call order; parameters and buffers become
@@ -76,12 +83,25 @@ def from_torch(module: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] 
     and dtypes of the examples matter.  Parameters on the meta device give a graph without numbers,
     which can be costed but not run.
 
-    Raises UnsupportedError `graph.unsupported_op`, which names all missing ops at once, and
-    NotBuiltError `graph.dynamic_shape` if `dynamic` is given."""
+    Raises UnsupportedError `graph.unsupported_op`, which names all missing ops at once,
+    NotBuiltError `graph.dynamic_shape` if `dynamic` is given, and with `pure` UsageError
+    `graph.effects` for a module that changes buffers or arguments or returns more than tensors."""
     if dynamic is not None:
         raise NotBuiltError("graphs with varying sizes are not built", code="graph.dynamic_shape")
     program = decomposed(exported(module, tuple(args), dict(kwargs or {})))
+    if pure:
+        _refuse_effects(program)
     return Importer(program, type(module).__name__).graph()
+
+
+def _refuse_effects(program: Any) -> None:
+    for spec in program.graph_signature.output_specs:
+        if spec.kind.name != "USER_OUTPUT":
+            what = "an argument" if "INPUT" in spec.kind.name else "its buffer"
+            raise UsageError(f"the module changes {what} `{spec.target}`", code="graph.effects")
+        if type(spec.arg).__name__ != "TensorArgument":
+            value = getattr(spec.arg, "value", None)
+            raise UsageError(f"the module returns {value!r} beside tensors", code="graph.effects")
 
 
 def exported(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
