@@ -89,9 +89,9 @@ def efficient(plans: Sequence[Plan]) -> list[Plan]:
     """Those plans that no other beats in time and in cost, fastest first."""
     best, kept = float("inf"), []
     priced = (one for one in plans if one.cost_usd is not None)
-    for one in sorted(priced, key=lambda p: (p.hours, p.cost_usd)):
-        if one.cost_usd < best:
-            best = one.cost_usd
+    for one in sorted(priced, key=lambda p: (p.hours * _share(p), p.cost_usd)):
+        if one.cost_usd * _share(one) < best:
+            best = one.cost_usd * _share(one)
             kept.append(one)
     return kept
 
@@ -117,15 +117,23 @@ def _told(one: Plan) -> str:
     return f"{one.count} x {one.machine}: {one.split}; {time_text(one.hours * HOUR)}, {cost}"
 
 
-def _speed(one: Plan, step_tokens: int) -> float:
+def _speed(one: Plan) -> float:
     """Tokens a second."""
-    return one.extra.get("tokens_per_s") or step_tokens / one.step_time_s
+    return one.extra.get("tokens_per_s") or one.extra["step_tokens"] / one.step_time_s
+
+
+def _share(one: Plan) -> float:
+    """What a plan's time and cost are multiplied with to compare them with those of others.
+
+    Steps may differ in their tokens: without the tokens of a run they count by a million tokens.
+    """
+    return 1e6 / one.extra["step_tokens"] if one.cost_for == "a step" else 1.0
 
 
 def over_counts(found: Plans, scaled: Sequence[Plan]) -> str:
     """Scaling curve, cost curve, and the efficient points of time and cost."""
-    per = found.best.cost_for
-    speed = [Point(p.count, _speed(p, found.step_tokens), _told(p)) for p in scaled]
+    per = "per million tokens" if found.best.cost_for == "a step" else found.best.cost_for
+    speed = [Point(p.count, _speed(p), _told(p)) for p in scaled]
     first = speed[0] if speed else Point(1, 1)
     ideal = [Point(p.x, first.y * p.x / first.x) for p in speed]
     out = curves("Scaling: tokens a second over machines",
@@ -136,17 +144,21 @@ def over_counts(found: Plans, scaled: Sequence[Plan]) -> str:
         return (
             out + "<h2>Cost</h2><p>No price of this machine is known; a price file gives one.</p>"
         )
-    cost = [Point(p.count, p.cost_usd, _told(p)) for p in priced]
+    cost = [Point(p.count, p.cost_usd * _share(p), _told(p)) for p in priced]
     out += curves("Cost over machines", [Curve(f"cost {per}", cost)],
                   ("machines", f"$ {per}"), (count_text, money_text))  # fmt: skip
     every = [*priced, *(p for p in found.plans if p.cost_usd is not None)]
-    longest = max(p.hours for p in every) * HOUR
+    longest = max(p.hours * _share(p) for p in every) * HOUR
     size, unit = next(u for u in UNITS if longest >= u[0] or u is UNITS[-1])
-    others = [Point(p.hours * HOUR / size, p.cost_usd, _told(p)) for p in every]
-    best = [Point(p.hours * HOUR / size, p.cost_usd, _told(p)) for p in efficient(every)]
-    return out + curves("Time and cost: what nothing beats in both",
-                        [Curve("all plans", others, line=False), Curve("efficient", best)],
-                        (f"time, {unit}", f"$ {per}"), (count_text, money_text))  # fmt: skip
+
+    def point(p: Plan) -> Point:
+        return Point(p.hours * _share(p) * HOUR / size, p.cost_usd * _share(p), _told(p))
+
+    others = Curve("all plans", [point(p) for p in every], line=False)
+    best = Curve("efficient", [point(p) for p in efficient(every)])
+    labels = (f"time, {unit}", f"$ {per}")
+    title = "Time and cost: what nothing beats in both"
+    return out + curves(title, [others, best], labels, (count_text, money_text))
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

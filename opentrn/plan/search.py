@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import log2
 from typing import Any
 
 import numpy as np
@@ -69,10 +70,21 @@ class Found:
     passed: int
 
 
-def default_batch(m: Model, sequence: int) -> int:
-    """Sequences in a step when none are asked for: 4 Mi tokens, 16 Mi from 100 B parameters."""
+def default_sequence(m: Model) -> int:
+    """Tokens of a sequence when none are asked for: the model's context, 8,192 at most."""
+    return min(m.context, 8192)
+
+
+def default_batch(m: Model, sequence: int, devices: int = 1) -> int:
+    """Sequences in a step when none are asked for: 4 Mi tokens, 16 Mi from 100 B parameters.
+
+    Replicas must divide it, so it is the nearest number of the form 2^n times the odd part of
+    `devices`.
+    """
     tokens = (16 if parameters(m) >= 100e9 else 4) * 2**20
-    return max(tokens // sequence, 1)
+    wanted = max(tokens // sequence, 1)
+    odd = devices // (devices & -devices)
+    return odd * 2 ** max(round(log2(wanted / odd)), 0) if odd > 1 else wanted
 
 
 def evaluate(m: Model, where: Platform, job: Training, parts: Columns) -> tuple[Any, Any]:
@@ -276,11 +288,12 @@ def plan(
     `plan.request`, and the errors of `model`, `platform` and prices.
     """
     m = model(what)
-    job, assumed = _job(m, batch, sequence, optimizer, dtype, attention)
     _checked(count, tokens, keep)
-    asked = _wanted(wanted)
-    found = []
-    for where in _platforms(target, lnc):
+    platforms = _platforms(target, lnc)
+    job, assumed = _job(m, batch, sequence, count * platforms[0].devices, optimizer=optimizer,
+                        dtype=dtype, attention=attention)  # fmt: skip
+    asked, found = _wanted(wanted), []
+    for where in platforms:
         devices = count * where.devices
         legal = degrees(m, devices, domain(where), job.sequence)
         found.append(search(m, where, job, legal, devices, asked))
@@ -328,19 +341,18 @@ def best_notes(best: Plan, price: Price | None) -> Iterator[str]:
         yield note
 
 
-def _job(m: Model, batch: int | None, sequence: int | None, optimizer: str, dtype: str,
-         attention: str) -> tuple[Training, list[str]]:  # fmt: skip
+def _job(m: Model, batch: int | None, sequence: int | None, devices: int,
+         **kind: str) -> tuple[Training, list[str]]:  # fmt: skip
     """The job, and what was not asked and therefore assumed."""
     notes = []
     if sequence is None:
-        sequence = min(m.context, 8192)
+        sequence = default_sequence(m)
         notes.append(f"sequences of {sequence:,} tokens")
     if batch is None:
-        batch = default_batch(m, max(sequence, 1))
+        batch = default_batch(m, max(sequence, 1), devices)
         notes.append(f"{batch:,} sequences ({batch * sequence / 2**20:g} Mi tokens) in a step")
-    job = Training(batch=batch, sequence=sequence, optimizer=optimizer, dtype=dtype,
-                   attention=attention)  # fmt: skip
-    return job, [*notes, f"{attention} attention", f"optimizer {optimizer}"]
+    job = Training(batch=batch, sequence=sequence, **kind)
+    return job, [*notes, f"{job.attention} attention", f"optimizer {job.optimizer}"]
 
 
 def _wanted(wanted: Wanted | dict | None) -> Wanted:
@@ -368,7 +380,8 @@ def _plan(m, where, split, job, count, steps, price) -> Plan:
     return Plan(
         split=split, step=step, machine=where.name, lnc=where.lnc, count=count,
         hours=seconds / 3600.0, cost_usd=cost, cost_for="for the run" if steps else "a step",
-        price=str(price) if price else "", **energy(where, count, seconds / 3600.0),
+        price=str(price) if price else "", extra={"step_tokens": job.batch * job.sequence},
+        **energy(where, count, seconds / 3600.0),
     )  # fmt: skip
 
 

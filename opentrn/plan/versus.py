@@ -8,9 +8,9 @@ from typing import Any
 from opentrn.base.errors import TrnError, UsageError
 from opentrn.cost import platform
 from opentrn.plan.answer import Plan, Plans
-from opentrn.plan.search import MOST_DEVICES, plan
+from opentrn.plan.search import MOST_DEVICES, default_batch, default_sequence, plan
 from opentrn.plan.serve import plan_serving
-from opentrn.workloads import Model
+from opentrn.workloads import Model, model
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,11 @@ def compare(what: str | Model, machines: list[str], *, chips: int = 64, serve: b
     """
     if chips < 1:
         raise UsageError(f"chips is {chips}", code="plan.request", fix="chips is at least 1")
+    if not serve:  # one job for all, whatever their number
+        m, batch = model(what), options.get("batch")
+        sequence = options.get("sequence") or default_sequence(m)
+        batch = default_batch(m, sequence) if batch is None else batch
+        options |= {"sequence": sequence, "batch": batch}
     rows = []
     for name in machines:
         where = platform(name)
@@ -93,6 +98,9 @@ def compare(what: str | Model, machines: list[str], *, chips: int = 64, serve: b
             rows.append(Versus(where.name, count * where.chips, None, error.what, (), least))
             continue
         notes = (*found.assumptions, *((found.best.price,) if found.best.price else ()))
+        if not serve:
+            job = f"{options['batch']:,} sequences of {options['sequence']:,} tokens in a step"
+            notes = (job, *notes)
         least = fewest(what, name, serve=serve, **options)
         rows.append(Versus(where.name, count * where.chips, found.best, "", notes, least))
     return rows

@@ -226,3 +226,24 @@ def test_another_precision_is_told_and_not_taken():
     assert "slower" in rows["float32"].reason
     assert not any(r.kind == "precision" for r in plan("llama-3.1-8b", "selene", 8).rejected
                    if r.choice == "float8")  # fmt: skip
+
+
+@pytest.mark.parametrize("count", [3, 7, 12, 100])
+def test_the_batch_that_is_assumed_divides_among_odd_numbers_of_machines(count):
+    found = plan("llama-3.1-8b", "trn2.48xlarge", count)
+    batch = found.step_tokens // 8192
+    odd = count
+    while odd % 2 == 0:
+        odd //= 2
+    assert batch % odd == 0
+    assert 512 / 2**0.5 <= batch <= 512 * 2**0.5  # 4 Mi tokens as nearly as may be
+    assert found.best.split.dp % odd == 0
+    # No machine idles in a forced pipeline: no worse than on the next power of two of them.
+    more = plan("llama-3.1-8b", "trn2.48xlarge", 1 << count.bit_length()).best
+    assert found.best.mfu > 0.95 * more.mfu
+
+
+def test_compared_machines_do_one_job():
+    rows = compare("llama-3.1-8b", ["trn2", "trn3"])
+    assert {row.plan.extra["step_tokens"] for row in rows} == {512 * 8192}
+    assert all("512 sequences of 8,192 tokens in a step" in row.assumptions for row in rows)
