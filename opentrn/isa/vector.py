@@ -117,10 +117,13 @@ class memset(VectorInstr):
             f"a {i.dst.dtype} tile can only be filled with 0",
             "pass value=0",
         )
+        number = isinstance(i.value, int | float | np.number)
+        yield number, f"`value` is a number, not {i.value!r}", "pass a number"
+        whole = isinstance(i.value, int | np.integer)
         yield (
-            not i.dst.dtype.is_integer or isinstance(i.value, int | np.integer),
+            whole or not number or not i.dst.dtype.is_integer,
             f"an {i.dst.dtype} tile is filled with an integer, not {i.value!r}",
-            f"pass value={int(i.value) if i.value == i.value // 1 else 'an integer'}",
+            f"pass value={int(i.value)}" if number and i.value % 1 == 0 else "pass an integer",
         )
 
     def run(i):

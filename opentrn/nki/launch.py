@@ -6,7 +6,7 @@ from typing import Any
 
 from opentrn.base import UsageError, declare
 from opentrn.isa import View
-from opentrn.nki import arrays, exchange, removed, versions
+from opentrn.nki import arrays, exchange, refusals, versions
 from opentrn.nki.session import Session
 from opentrn.nki.tensor import MemoryRegion, NkiTensor
 
@@ -41,7 +41,7 @@ def call(session: Session, func: Callable, bound: inspect.BoundArguments) -> Any
     for look in session.lookers:
         look.begin(session)
     own = inspect.BoundArguments(bound.signature, given)
-    with removed.explained():
+    with refusals.refused():
         return func(*own.args, **own.kwargs)
 
 

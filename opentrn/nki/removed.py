@@ -1,8 +1,6 @@
 """A call with a parameter of another NKI version becomes a refusal that says what to write now."""
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from opentrn.base import UsageError, Where, declare
 from opentrn.isa import INSTRUCTIONS
@@ -33,19 +31,8 @@ class RemovedError(UsageError, TypeError):
     """A refused keyword: also the TypeError that Python raises for one."""
 
 
-@contextmanager
-def explained() -> Iterator[None]:
-    """Turn Python's TypeError about a keyword of an nki function into a RemovedError."""
-    try:
-        yield
-    except TypeError as error:
-        found = None if isinstance(error, UsageError) else _removal(error)
-        if found is None:
-            raise
-        raise found from error
-
-
-def _removal(error: TypeError) -> RemovedError | None:
+def removal(error: TypeError) -> RemovedError | None:
+    """The refusal for a TypeError about a keyword of an nki function; None for other errors."""
     told = _UNKNOWN.search(str(error))
     where = _line_of(error, told[1]) if told else None
     if where is None:

@@ -5,9 +5,16 @@ Python can reach fit, all that live at one time fit, and counting them costs alm
 where they do not is the program placed by the lives of its tiles (`sim.place`).
 """
 
-from opentrn.base import CapacityError
+from opentrn.base import CapacityError, bytes_text, declare
 from opentrn.isa import Buffer, Loop, Program
 from opentrn.sim import place
+
+declare(
+    "nki.hbm_capacity",
+    "A tensor is larger than the device memory of a chip.",
+    rule="tensors of a kernel lie in the HBM of one chip",
+    fix="cut the tensor, or spread it over several chips",
+)
 
 
 class Room:
@@ -37,9 +44,17 @@ def sizes(core) -> dict[str, int]:
     return {"sbuf": int(core.sbuf_usable), "psum": banks}
 
 
-def refuse_larger(core, buffer: Buffer) -> None:
-    """CapacityError for a tile that no partition can hold."""
-    size = sizes(core)[buffer.space]
+def refuse_larger(chip, buffer: Buffer) -> None:
+    """CapacityError for a tile that no partition can hold, or a tensor that no chip can."""
+    if not buffer.on_chip:
+        if buffer.nbytes > int(chip.hbm):
+            raise CapacityError(
+                f"ndarray: {buffer.dtype}{list(buffer.shape)} takes {bytes_text(buffer.nbytes)}, "
+                f"{chip.name} has {bytes_text(int(chip.hbm))} of HBM",
+                code="nki.hbm_capacity",
+            )
+        return
+    size = sizes(chip.core)[buffer.space]
     if buffer.partition_bytes > size:
         raise CapacityError(
             f"ndarray: {buffer.dtype}{list(buffer.shape)} takes {buffer.partition_bytes:,} bytes "

@@ -25,7 +25,7 @@ from opentrn.sim.plan import Plan, check_range, plan_of
 from opentrn.sim.strict import Finding, Strict
 
 # A device loop of more iterations than this is taken for one that never ends.
-STEP_LIMIT = 10_000_000
+STEP_LIMIT = 1_000_000
 # Arrays kept for reuse: allocating and page-faulting a fresh tile costs more than filling one.
 POOL_BYTES = 256 << 20
 # Checks about how an instruction is used; the others are about what is in memory.

@@ -8,9 +8,11 @@ import numpy as np
 
 from opentrn.base import (
     BoundsError,
+    DtypeError,
     MissingFileError,
     ShapeError,
     SpaceError,
+    UsageError,
     declare,
     float32,
     numerics,
@@ -98,6 +100,7 @@ def ndarray(shape, dtype, buffer=sbuf, name="", address=None) -> NkiTensor:
             code="nki.buffer",
             fix=f"pass buffer=nl.{region_of(buffer).value} (strings went with NKI 0.3)",
         )
+    _check_named(dtype, name)
     session, region = current(), region_of(buffer)
     shape = tuple(shape)
     pmax = int(session.chip.core.partitions)
@@ -119,12 +122,23 @@ def ndarray(shape, dtype, buffer=sbuf, name="", address=None) -> NkiTensor:
         partition=partition,
         address=start,
     )
-    if made.on_chip:
-        refuse_larger(session.chip.core, made)
+    refuse_larger(session.chip, made)
     if address is not None:
         _check_address(session.chip.core, made, address)
     session.allocate(made)
     return whole(session, made, region)
+
+
+def _check_named(dtype, name) -> None:
+    """Refuse dtypes the chip does not have, and names that are none."""
+    if not as_dtype(dtype).on_chip:
+        raise DtypeError(f"ndarray: the chip has no {as_dtype(dtype)}", code="nki.argument_dtype")
+    if not isinstance(name, str):
+        raise UsageError(
+            f"ndarray: name={name!r} is a {type(name).__name__}",
+            code="nki.argument",
+            fix="a name is a string",
+        )
 
 
 def _check_address(core, made, address) -> None:
