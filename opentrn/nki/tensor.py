@@ -246,6 +246,10 @@ class NkiTensor(NKIObject):
         except BoundsError as error:
             return Beyond(error)
 
+    def __iter__(self):
+        """The positions of the first dimension, one after the other."""
+        return (self[n] for n in range(self.shape[0]))
+
     def __setitem__(self, key, value):
         """Refused: NKI 0.6 has no tile assignment."""
         raise UsageError(
