@@ -19,10 +19,9 @@ from opentrn.isa.operands import Flag, In, Out, Transfer, derived
 ISSUERS = ("sync", "scalar", "gpsimd")
 
 
-# How the rings share their time between classes is not published, so no clock can tell them apart.
 PRIORITY = (
-    "quality of service 0 (high) to 3, NeuronCore-v4 and later; the clock serves all classes in "
-    "order of arrival"
+    "quality of service 0 (high) to 3, NeuronCore-v4 and later; strict: a more urgent transfer "
+    "takes over a DMA engine behind the packet it is moving"
 )
 
 

@@ -20,6 +20,8 @@ READS, WRITES = ("in", "inout"), ("out", "inout", "acc")
 # and GpSimd, then the PSUM banks as the Vector and the Scalar Engine see them.
 SBUF_PORT = 1
 PSUM_PORT = 2
+# The class of service of a transfer that names none: the last one (assumed, nothing says which).
+LAST_CLASS = 3
 FAST_MODES = ("tensor_copy", "tensor_scalar", "tensor_tensor")
 
 
@@ -43,6 +45,7 @@ class Row(NamedTuple):
     ports: int
     cells: int
     share: float
+    priority: int
     grade: str
     table: str = ""
     banks: bool = False
@@ -63,7 +66,8 @@ def branch_row(engine: int, chip) -> Row:
 
 def _plain(stream: int, busy: float, latency: float, grade: str, **more) -> Row:
     given = {"background": 0.0, "lead": 0.0, "move": 0.0, "finish": 0.0, "hbm": 0.0, "first": 0,
-             "count": 0, "ports": 0, "cells": 0, "share": 1.0, **more}  # fmt: skip
+             "count": 0, "ports": 0, "cells": 0, "share": 1.0,
+             "priority": LAST_CLASS, **more}  # fmt: skip
     return Row(stream=stream, busy=busy, latency=latency, grade=grade, **given)
 
 
@@ -86,6 +90,7 @@ def transfer_row(form: Any, chip, transfer) -> Row:
         move=transfer.busy_ns,
         finish=transfer.finish_ns + chip.dma.finish * 1e9,
         hbm=(from_hbm + into_hbm) * transfer.nbytes / stack_bandwidth(chip) * 1e9,
+        priority=LAST_CLASS if getattr(form, "priority", None) is None else int(form.priority),
         first=int(transfer.first_engine),
         count=int(transfer.engines),
     )

@@ -78,7 +78,9 @@ def rates_of(chip) -> Rates:
     tensor = chip.tensor
     issue = tensor.min_cycles / tensor.clock
     seconds = (chip.semaphore.wait, tensor.warmup, issue, chip.dma.stagger)
-    semaphore, window, issue, stagger = in_ticks([1e9 * x for x in seconds]).tolist()
+    packet = chip.dma.packet_bytes / chip.dma.engine_rate
+    times = in_ticks([1e9 * x for x in (*seconds, packet)]).tolist()
+    semaphore, window, issue, stagger, packet = times
     return Rates(
         semaphore_ns=semaphore,
         window_ns=window,
@@ -87,6 +89,7 @@ def rates_of(chip) -> Rates:
         issue_ns=issue,
         stagger_ns=stagger,
         dma_engines=int(chip.dma.engines),
+        packet_ns=packet,
     )
 
 
@@ -167,7 +170,7 @@ def scheduled(columns: Columns, rates: Rates, fast: bool | None) -> Schedule:
     """The schedule as arrays, by the compiled or the plain scheduler (see `timeline`)."""
     if fast is None:
         fast = len(columns.stream) >= _WORTH_COMPILING and _has_numba()
-    if not fast:
+    if not fast or _in_classes(columns):
         with _collector_paused():
             found = timing.schedule(Columns(*(column.tolist() for column in columns)), rates)
         numbers = [np.array(array("d", column)) for column in found[:5]]
@@ -177,6 +180,12 @@ def scheduled(columns: Columns, rates: Rates, fast: bool | None) -> Schedule:
     except ImportError as error:
         raise UsageError("Numba is not installed", code="sim.fast") from error
     return timing_fast.schedule(columns, rates)
+
+
+def _in_classes(columns: Columns) -> bool:
+    """Whether transfers differ in their class of service, which only the plain scheduler knows."""
+    classes = columns.priority
+    return bool(len(classes)) and bool((classes != classes[0]).any())
 
 
 def _has_numba() -> bool:

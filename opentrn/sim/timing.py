@@ -17,7 +17,8 @@ Several cores of one launch have their own streams, ports and DMA engines; HBM i
   `issue_ns` apart.
 * A DMA instruction occupies its issuing engine for `busy`; `lead` later it reaches the rings and
   takes `count` DMA engines from number `first` on, each for `move`; every further engine begins
-  `stagger_ns` later.  A DMA engine serves in order of arrival.  HBM serves in order of arrival
+  `stagger_ns` later.  A DMA engine serves in order of arrival, unless transfers have classes
+  (`priority`, 0 first): see `timing_classes`.  HBM serves in order of arrival
   too, `hbm` for each transfer.  `finish` later others can see the result.
 * The current limiter of the Tensor Engine works in windows of `window_ns`, counted from the start.
   A window in which it did full-speed work of at least `warm_share` of the window (each multiply
@@ -31,6 +32,8 @@ wherever in time they happen.  `timing_fast` is the same in compiled code, equal
 
 import heapq
 from typing import NamedTuple
+
+from opentrn.base import Bug
 
 ENGINES = ("tensor", "vector", "scalar", "gpsimd", "sync")
 """The engines, in the order of their stream numbers."""
@@ -78,6 +81,7 @@ class Columns(NamedTuple):
     count: list
     ports: list
     cells: list
+    priority: list
     dep_start: list
     dep: list
 
@@ -93,6 +97,7 @@ class Rates(NamedTuple):
     stagger_ns: float
     dma_engines: int
     cores: int = 1
+    packet_ns: float = 0.0
 
 
 class Schedule(NamedTuple):
@@ -135,12 +140,16 @@ def schedule(columns: Columns, rates: Rates) -> Schedule:
     Dependences on the same core name earlier rows; those on another core may name any row.  Rows
     in a circle of waits never run and keep the time 0.
     """
-    run = _Run(columns, rates)
+    if len(columns.priority) and min(columns.priority) != max(columns.priority):
+        from opentrn.sim import timing_classes
+
+        return timing_classes.schedule(columns, rates)
+    run = Run(columns, rates)
     run.run()
     return run.result
 
 
-class _Run:
+class Run:
     """One schedule in the making; every column of `Columns` and `Schedule` is an attribute."""
 
     stream: list
@@ -157,6 +166,7 @@ class _Run:
     count: list
     ports: list
     cells: list
+    priority: list
     dep_start: list
     dep: list
     start: list
@@ -219,10 +229,16 @@ class _Run:
             if not heap:
                 return
             time, claim, row = heapq.heappop(heap)
-            if claim:
+            if claim == 1:
                 self.claim(row, time)
-            else:
+            elif claim == 0:
                 self.transfer(row, time)
+            else:
+                self.other(claim, row, time)
+
+    def other(self, kind: int, number: int, time: float) -> None:
+        """An event of a kind that only `timing_classes` has."""
+        raise Bug(f"an event of kind {kind} in a schedule without classes")
 
     def advance(self, stream: int) -> None:
         """Start the stream's instructions until one has to wait for another stream."""

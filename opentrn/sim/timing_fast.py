@@ -45,7 +45,7 @@ def _record(floats: str, ints: str) -> np.dtype:
 _ROW = _record(
     "busy latency background setup lead move finish hbm share "
     "start end visible issue since seen freed issued",
-    "stream first count ports cells dep_start dep_stop binding reason waiting",
+    "stream first count ports cells priority dep_start dep_stop binding reason waiting",
 )
 # One stream, and of the first five of a core also the engine's state.
 _STREAM = _record(

@@ -25,7 +25,7 @@ def columns(*rows) -> Columns:
     found = {name: [] for name in Columns._fields}
     found["dep_start"].append(0)
     zero = dict.fromkeys(("latency", "background", "setup", "lead", "move", "finish", "hbm"), 0)
-    whole = {"first": 0, "count": 16, "ports": 0, "cells": 0}
+    whole = {"first": 0, "count": 16, "ports": 0, "cells": 0, "priority": 0}
     for row in rows:
         row = {**zero, **whole, "share": 1, "after": (), **row}
         for name in Columns._fields[:-2]:
