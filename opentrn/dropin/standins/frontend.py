@@ -42,7 +42,7 @@ class NKIFrontend:
         keep their own names and there is no syntax tree to dump.  Raises the first refusal: what
         the chip would not take, or an error of the kernel's own Python.
         """
-        checked = nki.check(kernel, target, inputs, instances=lnc)
+        checked = nki.check(kernel, target, inputs, grid=lnc)
         if checked.refusals:
             raise checked.refusals[0]
         return Compiled(checked)
