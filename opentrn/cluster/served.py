@@ -49,7 +49,8 @@ class Served:
         end = np.concatenate([one.end for one, _, _ in rows])
         with np.errstate(invalid="ignore"):
             tpot = np.where(answers > 1, (end - begun) / np.maximum(answers - 1, 1), np.nan)
-        span = sum(float(one.end.max() - part.arrival[0]) for one, part, _ in rows) / len(rows)
+        begin = min(float(part.arrival[0]) for _, part, _ in rows)
+        span = max(float(one.end.max()) for one, _, _ in rows) - begin
         scale = service.replicas / len(rows) / span if span else 0.0
         made = sum(one.made for one, _, _ in rows)
         return cls(

@@ -63,19 +63,21 @@ class Service:
     ) -> Service:
         """The service of a plan of `plan_serving` on its machines.
 
-        Slots are the plan's batch unless given; the cache has what the plan's memory leaves. Of the
-        plan's replicas `prefill_replicas` read prompts only.
+        Slots are the plan's batch unless given; the cache has what the plan's memory leaves. Ranks
+        that share experts work together, so a replica has as many data-parallel members as experts
+        are spread over. Of the plan's replicas `prefill_replicas` read prompts only.
         """
         split = plan.split
-        one = Split(tp=split.tp, cp=split.cp, pp=split.pp, ep=split.ep, zero=0)
-        batch = int(plan.extra["batch"]) // split.dp
-        if not 0 <= prefill_replicas < split.dp:
-            raise UsageError(f"{prefill_replicas} of {split.dp} replicas for prefill alone",
+        one = Split(tp=split.tp, cp=split.cp, pp=split.pp, dp=split.ep, ep=split.ep, zero=0)
+        replicas = split.dp // split.ep
+        batch = int(plan.extra["batch"]) // replicas
+        if not 0 <= prefill_replicas < replicas:
+            raise UsageError(f"{prefill_replicas} of {replicas} replicas for prefill alone",
                              code="cluster.service")  # fmt: skip
         held = dict(plan.step.memory)
         free = plan.step.capacity - sum(held.values()) + held["kv_cache"]
-        tokens = free / (held["kv_cache"] / (batch * plan.extra["context"])) if held["kv_cache"] \
-            else float("inf")  # fmt: skip
+        each = held["kv_cache"] / (batch * plan.extra["context"])
+        tokens = free / each if model.attends else float("inf")  # a state has no length
 
         def job(batch: int, prompt: int, answer: int = 1) -> Serving:
             return Serving(batch=batch, prompt=prompt, answer=answer, weight_bytes=weight_bytes)
@@ -94,13 +96,13 @@ class Service:
             each = (times[1] - times[0]) / ((far - near) * batch)
             return Pace(times[0] - each * (near + 0.5) * batch, each)
 
-        network = where.tiers[-1].bandwidth * split.tp * split.pp
+        network = where.tiers[-1].bandwidth * split.tp * split.pp  # of one member
 
         def transfer(tokens: int) -> float:
             return kv_bytes(model, tokens) / network
 
         return cls(
             batcher=Batcher(slots or batch, tokens, chunk=chunk), prefill=prefill, decode=decode,
-            replicas=split.dp - prefill_replicas, prefill_replicas=prefill_replicas,
+            replicas=replicas - prefill_replicas, prefill_replicas=prefill_replicas,
             transfer=transfer, name=f"{model.name} on {plan.count} x {plan.machine}",
         )  # fmt: skip

@@ -19,7 +19,10 @@ from opentrn.cluster.service import Service
 from opentrn.workloads import Traffic
 
 FOLDED = 16
-"""Replicas of one service that are simulated, at most."""
+"""Replicas of one service that are simulated when there are MANY requests."""
+
+MANY = 50_000
+"""Requests up to which every replica is simulated."""
 
 
 def tokens_before(pace: tuple[float, float], batch: int, cached: float, seconds: float) -> int:
@@ -185,8 +188,8 @@ def serve(
 ) -> Served:
     """Serve the traffic; latencies of all requests, and how many kept the objectives.
 
-    `ttft_s` is the most seconds until the first token, `tpot_s` for each later one. With more than
-    16 replicas only as many are simulated, each with its part of the traffic. Raises CapacityError
+    `ttft_s` is the most seconds until the first token, `tpot_s` for each later one. Of more than
+    50,000 requests only those of 16 replicas are simulated. Raises CapacityError
     `workloads.batcher` for a request that fits no cache, UsageError `cluster.service` when there
     are fewer requests than replicas.
     """
@@ -197,7 +200,8 @@ def serve(
     first = ready = None
     if service.prefill_replicas:
         first, ready = _prefilled(service, traffic)
-    parts, served = min(service.replicas, FOLDED), []
+    few = service.replicas if len(traffic) <= MANY else FOLDED
+    parts, served = min(service.replicas, few), []
     for number in range(parts):
         own = slice(number, None, service.replicas)
         part = traffic.part(number, service.replicas)

@@ -38,12 +38,12 @@ def test_the_run_of_given_tokens_ends_with_them(opentrn):
 
 def test_serving_in_simulated_time(opentrn, tmp_path):
     arguments = ("simulate", "llama-3.1-8b", "--serve", "--on", "trn2.48xlarge", "--rate", "40",
-                 "--requests", "1500", "--ttft", "1")  # fmt: skip
+                 "--requests", "6000", "--ttft", "1")  # fmt: skip
     done = opentrn(*arguments, "--json")
     assert done.status == 0, done.err
     found = json.loads(done.out)
     serving = found["serving"]
-    assert serving["requests"] == 1500
+    assert serving["requests"] == 6000
     # All that arrives is served, in the end of the run too.
     assert serving["requests_per_s"] == pytest.approx(40, rel=0.15)
     assert serving["slo"]["attainment"] > 0.9

@@ -221,6 +221,28 @@ def test_the_service_of_a_plan_takes_times_and_cache_from_it():
     assert (apart.replicas, apart.prefill_replicas) == (split.dp - 1, 1)
 
 
+def test_ranks_that_share_experts_are_one_replica():
+    where, m = platform("trn2.48xlarge"), model("deepseek-v3")
+    best = plan_serving(m, "trn2.48xlarge", 1, wanted={"tp": 16, "ep": 4}, tpot_s=None).best
+    one = Service.of(best, m, where)
+    assert (best.split.dp, one.replicas) == (4, 1)
+    assert one.batcher.slots == best.extra["batch"]
+    job = Serving(batch=8, prompt=1000, answer=1)
+    step = step_time(m, where, Split(tp=16, dp=4, ep=4, zero=0), job, "decode")
+    pace = one.decode(8)
+    assert pace.fixed + pace.each * 8 * 1000.5 == pytest.approx(float(step.seconds), rel=1e-6)
+    # Latent caches are whole on each of 16 ranks; four members hold four times as much.
+    held = best.step.memory
+    free = best.step.capacity - sum(held.values()) + held["kv_cache"]
+    assert one.batcher.tokens == pytest.approx(4 * free / kv_bytes(m, 1))
+
+
+def test_a_recurrent_state_has_no_length():
+    where, m = platform("trn2.3xlarge"), model("mamba-2.8b")
+    one = Service.of(plan_serving(m, "trn2.3xlarge", 1).best, m, where)
+    assert one.batcher.tokens == float("inf")
+
+
 def test_what_cannot_be_served_is_refused():
     traffic = Traffic.random(1.0, 4, prompt=10, answer=10)
     with pytest.raises(CapacityError, match="20 tokens"):
