@@ -7,6 +7,7 @@ Where that leaves too many holes, the lowest address that fits is tried, then th
 first.  A tile occupies its bytes in all partitions.
 """
 
+import os
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -306,11 +307,19 @@ def _shares(a: Life, b: Life) -> bool:
     )
 
 
+def called(buffer: Buffer) -> str:
+    """What a message calls a tile: its name, or what it is and where it was made."""
+    if buffer.name:
+        return f"`{buffer.name}`"
+    where = f" of {os.path.basename(buffer.where.file)}:{buffer.where.line}" if buffer.where else ""
+    return f"the tile {list(buffer.shape)} {buffer.dtype}{where}"
+
+
 def _alias(a: Life, b: Life) -> Finding:
     from opentrn.base import explanation
 
     known = explanation("sim.address_overlap")
-    names = f"`{a.buffer.name or a.buffer.id}` and `{b.buffer.name or b.buffer.id}`"
+    names = f"{called(a.buffer)} and {called(b.buffer)}"
     what = f"{names} overlap in {a.buffer.space} while both are in use"
     return Finding("sim.address_overlap", what, b.buffer.where, known.rule, known.fix)
 

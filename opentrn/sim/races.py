@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from opentrn.base import declare
 from opentrn.isa import Buffer, Instruction, Program, View
 from opentrn.sim.depend import dependencies
-from opentrn.sim.place import Placement, Slot, place
+from opentrn.sim.place import Placement, Slot, called, place
 from opentrn.sim.strict import Finding
 from opentrn.sim.tape import Flow
 from opentrn.sim.timing import ENGINES, is_queue
@@ -177,8 +177,8 @@ def _finding(flow: Flow, a: Access, b: Access) -> Finding:
         stream = flow.rows[flow.row[access.instance]].stream
         place = "a DMA queue" if is_queue(stream) else ENGINES[stream]
         verb = "writes" if access.writes else "reads"
-        name = access.buffer.name or access.buffer.id
-        told.append(f"{one.opcode} on {place} {verb} `{name}` at {one.where}")
+        tile = called(access.buffer)
+        told.append(f"{one.opcode} on {place} {verb} {tile} at {one.where}")
     return Finding(
         "sim.race",
         f"{told[0]} and {told[1]} share bytes, unordered",

@@ -147,6 +147,16 @@ def test_explicit_tiles_that_alias_while_alive_are_reported():
     assert "`one` and `two`" in finding.what
 
 
+def test_tiles_without_a_name_are_told_apart_by_their_lines():
+    w = Writer()
+    a, b = (w.buffer("sbuf", (128, 64), address=64 * n) for n in range(2))
+    for tile in (a, b, a):
+        w.add("memset", dst=tile, value=0.0)
+    (found,) = place(w.program(), TRN2).findings
+    assert "the tile [128, 64] bfloat16 of kernel.py:1 and the tile" in found.what
+    assert "kernel.py:2 overlap in sbuf" in found.what
+
+
 def test_an_address_outside_the_memory_is_refused():
     w = Writer()
     w.add("memset", dst=w.buffer("psum", (128, 512), float32, address=15000), value=0.0)
