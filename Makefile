@@ -48,6 +48,9 @@ stablehlo: setup  ## Run all test vectors of openxla/stablehlo (OPENTRN_STABLEHL
 opinfo: setup  ## Run PyTorch's own samples of every op on the device (an hour at most)
 	OPENTRN_OPINFO=all $(PY) -m pytest -q tests/frameworks/test_opinfo.py $(ARGS)
 
+families: setup  ## Run small models of 27 families forward and backward on the device
+	OPENTRN_FAMILIES=all $(PY) -m pytest -q tests/frameworks/test_families.py $(ARGS)
+
 bench: setup  ## Measure speed against NumPy and others, and print the ratios
 	$(PY) bench/speed.py
 

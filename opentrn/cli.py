@@ -305,6 +305,26 @@ def analyze(target: str, dtype: str, train: bool, json: bool, model: str) -> Non
     sys.exit(0 if found.runs else 1)
 
 
+@main.command()
+@click.option("--target", default=DEFAULT_TARGET, show_default=True, help="Chip to run on.")
+@click.option("--dtype", default="bfloat16", show_default=True, help="What floats are stored as.")
+@json_option
+@click.argument("model", metavar="FILE.py:NAME")
+def diff(target: str, dtype: str, json: bool, model: str) -> None:
+    """Compare a PyTorch model on the chip with eager float32, layer by layer.
+
+    NAME in FILE.py is a function that returns a module and its example arguments. Says which layer
+    departs first, which op's rounding is to blame, and where numbers stop being finite. Ends with
+    status 0 when every layer agrees, else with 1. --json prints the schema opentrn.diff/1.
+    """
+    from opentrn.frameworks.torch import diff as compare_layers
+
+    module, args = commands.load_model(model)
+    found = compare_layers(module, args, target=target, dtype=dtype)
+    click.echo(jsonlib.dumps(found.json()) if json else str(found))
+    sys.exit(0 if found.agrees else 1)
+
+
 main.command("profile", context_settings={"ignore_unknown_options": True})(commands.profile)
 main.command("calibrate")(commands.calibrate)
 main.command("plan")(commands.plan)

@@ -126,12 +126,13 @@ class ArgmaxToMinimum(Rule):
         return p.argmax(x, bind="place")
 
     def when(x: Value) -> bool | no:
-        return x.dtype.kind == "float" or no("the numbers are not floats")
+        return x.dtype.kind != "bool" or no("the operands are bool")
 
     def make(g: Builder, x: Value, place: Value) -> Value:
         axis, size = place.attrs.dimension, x.shape[place.attrs.dimension]
         kept = tuple(a for a in range(x.rank) if a != axis)
-        x = g.select(g.compare(x, x, direction="NE"), g.like(x, np.inf), x)
+        if x.dtype.kind == "float":
+            x = g.select(g.compare(x, x, direction="NE"), g.like(x, np.inf), x)
         top = g.reduce(x, kind="maximum", dimensions=axis)
         best = g.compare(x, g.broadcast_in_dim(top, x.shape, kept), direction="EQ")
         # Indices up to 2^24 are exact in float32, which the Vector Engine reduces.
@@ -141,10 +142,12 @@ class ArgmaxToMinimum(Rule):
 
     def sample(g: Builder) -> tuple[Value, ...]:
         x = g.input("x", (3, 7))
-        return g.argmax(x, 1), g.argmax(g.input("y", (3, 7), "bfloat16"), 0, "int64")
+        n = g.input("n", (3, 7), "int32")
+        y = g.input("y", (3, 7), "bfloat16")
+        return g.argmax(x, 1), g.argmax(y, 0, "int64"), g.argmax(n, 1)
 
     def refuse(g: Builder) -> Value:
-        return g.argmax(g.input("n", (3, 7), "int32"), 1)
+        return g.argmax(g.input("flags", (3, 7), "bool"), 1)
 
 
 class TopKToPasses(Rule):

@@ -2,6 +2,7 @@
 
 from opentrn.frameworks.torch.backend import neuron, register
 from opentrn.frameworks.torch.device import name_device
+from opentrn.frameworks.torch.diff import Difference, diff
 from opentrn.frameworks.torch.kernels import NkiOp, nki_op, wrap_nki
 from opentrn.frameworks.torch.report import Report, report, reset
 from opentrn.frameworks.torch.trace import TracedModel, load, save, trace
@@ -13,12 +14,14 @@ _DEVICE = name_device()
 
 __all__ = [
     "Analysis",
+    "Difference",
     "NkiOp",
     "Report",
     "TracedModel",
     "TrainStep",
     "Verdict",
     "analyze",
+    "diff",
     "load",
     "neuron",
     "nki_op",

@@ -3,6 +3,7 @@
 from opentrn.graph.importers.stablehlo import from_stablehlo
 from opentrn.graph.importers.stablehlo_call import RULES as STABLEHLO_RULES
 from opentrn.graph.importers.stablehlo_call import Call as StablehloCall
+from opentrn.graph.importers.torch import Importer as TorchImporter
 from opentrn.graph.importers.torch import exported_torch, from_torch, op_name, where_of
 from opentrn.graph.importers.torch_fx import Draw, FxImporter, Traced, from_fx
 from opentrn.graph.importers.torch_rules import RULES as TORCH_RULES
@@ -14,6 +15,7 @@ __all__ = [
     "FxImporter",
     "StablehloCall",
     "Traced",
+    "TorchImporter",
     "exported_torch",
     "from_fx",
     "from_stablehlo",

@@ -98,7 +98,12 @@ class FxImporter(Importer):
         return super().known(node) or op_name(node.target) in DRAWS
 
     def placeholder(self, node: Any) -> None:
-        """An argument of the code: an input, or a constant."""
+        """An argument of the code: an input, a constant, or nothing, for want of elements."""
+        shape = getattr(node.meta.get("val"), "shape", ())
+        if any(n == 0 for n in shape if isinstance(n, int)):
+            kind = dtype(node.meta["val"].dtype)
+            self.values[node] = Builder().full(tuple(int(n) for n in shape), 0, kind)
+            return
         before = len(self.inputs)
         super().placeholder(node)
         if len(self.inputs) > before:

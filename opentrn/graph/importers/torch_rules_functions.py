@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from opentrn.base import dtype as dtype_of
 from opentrn.graph.build import Builder
 from opentrn.graph.importers.torch_rules import refuse, torch_op
 from opentrn.graph.importers.torch_rules_index import scatter_add
@@ -183,12 +184,43 @@ def diagonal(g: Builder, self: Value, offset: int = 0, dim1: int = 0, dim2: int 
 def as_strided(g: Builder, self: Value, size: Any, stride: Any,
                storage_offset: int | None = None) -> Value:
     """Elements of a dense tensor at the places strides say."""
-    places = np.array(storage_offset or 0)
+    return _elements(g, self, _strided(g, self, size, stride, storage_offset))
+
+
+def _strided(g: Builder, x: Value, size: Any, stride: Any, offset: int | None) -> np.ndarray:
+    """Row-major places of the elements strides say."""
+    places = np.array(offset or 0)
     for n, s in zip(size, stride, strict=True):
         places = places[..., None] + np.arange(n) * s
-    if places.size and int(places.max()) >= self.size:
+    if places.size and int(places.max()) >= x.size:
         raise refuse("as_strided beyond the elements of its operand", g.where)
-    return _elements(g, self, places)
+    return places
+
+
+@torch_op("aten::as_strided_scatter(Tensor self, Tensor src, SymInt[] size, SymInt[] stride, "
+          "SymInt? storage_offset=None) -> Tensor")
+def as_strided_scatter(g: Builder, self: Value, src: Value, size: Any, stride: Any,
+                       storage_offset: int | None = None) -> Value:
+    """A dense tensor with src at the places strides say."""
+    places = _strided(g, self, size, stride, storage_offset)
+    if places.size == self.size and (np.sort(places, axis=None) == np.arange(self.size)).all():
+        back = np.argsort(places, axis=None).reshape(self.shape)
+        in_order = (back == np.arange(self.size).reshape(self.shape)).all()
+        return g.reshape(src, self.shape) if in_order else _elements(g, src, back)
+    flat, ids = g.reshape(self, (self.size,)), places.reshape(-1, 1).astype(np.int32)
+    made = g.scatter(flat, g.constant(ids), g.reshape(src, (src.size,)), kind="set",
+                     update_window_dims=(), inserted_window_dims=(0,), scatter_dims=(0,),
+                     index_vector_dim=1)
+    return g.reshape(made, self.shape)
+
+
+@torch_op("aten::empty.memory_format(SymInt[] size, *, ScalarType? dtype=None, Layout? "
+          "layout=None, Device? device=None, bool? pin_memory=None, MemoryFormat? "
+          "memory_format=None) -> Tensor")
+def empty(g: Builder, size: Any, dtype: str | None = None) -> Value:
+    """Memory nobody has written: NaN, or 0 where there is none."""
+    kind = dtype_of(dtype or "float32")
+    return g.full(tuple(size), float("nan") if kind.kind == "float" else 0, kind)
 
 
 def _below(g: Builder, edges: Value, x: Value, right: bool) -> Value:
@@ -270,7 +302,57 @@ def scatter_reduce(g: Builder, self: Value, dim: int, index: Value, src: Value, 
     return scatter_add(g, self, dim, index, src)
 
 
+@torch_op("aten::new_empty_strided(Tensor self, SymInt[] size, SymInt[] stride, *, ScalarType? "
+          "dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor")
+def new_empty_strided(g: Builder, self: Value, size: Any, stride: Any,
+                      dtype: str | None = None) -> Value:
+    """Memory nobody has written, by default of self's dtype; strides mean nothing in a graph."""
+    return empty(g, size, dtype or self.dtype)
+
+
+def _triangle(g: Builder, found: Any, dtype: Any) -> Value:
+    kind = dtype_of("int64" if dtype in (None, "long") else dtype)
+    return g.cast(g.constant(np.array(found, np.int64)), kind)
+
+
+@torch_op("aten::tril_indices(int row, int col, int offset=0, *, ScalarType? dtype=long, Layout? "
+          "layout=None, Device? device=None, bool? pin_memory=None) -> Tensor")
+def tril_indices(g: Builder, row: int, col: int, offset: int = 0, dtype: Any = "long") -> Value:
+    """Rows and columns of the places at or below a diagonal."""
+    return _triangle(g, np.tril_indices(row, offset, col), dtype)
+
+
+@torch_op("aten::triu_indices(int row, int col, int offset=0, *, ScalarType? dtype=long, Layout? "
+          "layout=None, Device? device=None, bool? pin_memory=None) -> Tensor")
+def triu_indices(g: Builder, row: int, col: int, offset: int = 0, dtype: Any = "long") -> Value:
+    """Rows and columns of the places at or above a diagonal."""
+    return _triangle(g, np.triu_indices(row, offset, col), dtype)
+
+
 # ---------------------------------------------------------------------- bags of rows
+
+
+def _bag_of_each(g: Builder, starts: Value, count: int) -> Value:
+    """The bag of each of `count` rows: how many bags begin at or before it, less one."""
+    line = g.constant(np.arange(count, dtype=np.int32))
+    return _below(g, g.cast(starts, "int32"), line, True) + (-1)
+
+
+@torch_op("aten::_embedding_bag_backward(Tensor grad, Tensor indices, Tensor offsets, Tensor "
+          "offset2bag, Tensor bag_size, Tensor maximum_indices, SymInt num_weights, bool "
+          "scale_grad_by_freq, int mode, bool sparse, Tensor? per_sample_weights, int "
+          "padding_idx=-1) -> Tensor")
+def embedding_bag_gradient(g: Builder, grad: Value, indices: Value, offsets: Value,
+                           offset2bag: Value, bag_size: Value, maximum_indices: Value,
+                           num_weights: int, scale_grad_by_freq: bool, mode: int, sparse: bool,
+                           per_sample_weights: Value | None, padding_idx: int = -1) -> Value:
+    """Each bag's gradient added to the rows it was made of, wherever torch noted their bags."""
+    if not offset2bag.size:
+        starts = g.slice(offsets, [0], [grad.shape[0]], [1])
+        offset2bag = _bag_of_each(g, starts, indices.shape[0])
+    return embedding_bag_backward(g, grad, indices, offset2bag, bag_size, maximum_indices,
+                                  num_weights, scale_grad_by_freq, mode, per_sample_weights,
+                                  padding_idx)
 
 
 @torch_op("aten::_embedding_bag(Tensor weight, Tensor indices, Tensor offsets, bool "
@@ -289,9 +371,7 @@ def embedding_bag(g: Builder, weight: Value, indices: Value, offsets: Value,
     if mode > 1 or padding_idx >= 0:
         raise refuse("embedding_bag by maximum, or with a padding index", g.where)
     bags, count = offsets.shape[0] - include_last_offset, indices.shape[0]
-    starts = g.slice(offsets, [0], [bags], [1])
-    line = g.cast(g.constant(np.arange(count, dtype=np.int32)), "int32")
-    mine = _below(g, g.cast(starts, "int32"), line, True) + (-1)
+    mine = _bag_of_each(g, g.slice(offsets, [0], [bags], [1]), count)
     numbers = g.broadcast_in_dim(g.constant(np.arange(bags, dtype=np.int32)), (bags, count), (0,))
     member = g.compare(numbers, g.broadcast_in_dim(mine, (bags, count), (1,)), direction="EQ")
     rows = g.take(weight, indices, 0)

@@ -190,12 +190,41 @@ FLASH = ("aten::_scaled_dot_product_flash_attention_for_cpu(Tensor query, Tensor
          "scale=None) -> (Tensor output, Tensor logsumexp)")
 
 
+def _turned(g: Builder, x: Value) -> Value:
+    """The last two axes exchanged."""
+    return g.transpose(x, (*range(x.rank - 2), x.rank - 1, x.rank - 2))
+
+
+def _wide(g: Builder, x: Value, y: Value) -> Value:
+    """x · y for each batch, summed and left in float32."""
+    lead = tuple(range(x.rank - 2))
+    return g.dot_general(x, y, lhs_contracting=x.rank - 1, rhs_contracting=y.rank - 2,
+                         lhs_batch=lead, rhs_batch=lead, dtype="float32")
+
+
+def _for_all_heads(g: Builder, x: Value, query: Value) -> Value:
+    """Keys or values [B, G, T, D] repeated for the heads of queries [B, H, T, D] they serve."""
+    if x.rank != 4 or x.shape[1] == query.shape[1]:
+        return x
+    b, groups, t, d = x.shape
+    wide = (b, groups, query.shape[1] // groups, t, d)
+    return g.reshape(g.broadcast_in_dim(x, wide, (0, 1, 3, 4)), (b, query.shape[1], t, d))
+
+
+def _for_groups(g: Builder, grad: Value, x: Value) -> Value:
+    """The gradient for keys or values that serve several heads: the sum over those."""
+    if grad.shape == x.shape:
+        return grad
+    b, groups, t, d = x.shape
+    parts = g.reshape(grad, (b, groups, grad.shape[1] // groups, t, d))
+    return g.reduce(parts, kind="add", dimensions=2)
+
+
 def _scores(g: Builder, query: Value, key: Value, causal: bool, mask: Value | None,
             scale: float | None) -> Value:
     """scale · query keyᵀ + mask in float32; -∞ where a query may not look."""
-    q, k = (g.cast(x, "float32") for x in (query, key))
-    turned = g.transpose(k, (*range(k.rank - 2), k.rank - 1, k.rank - 2))
-    scores = g.matmul(q, turned) * (scale or 1.0 / math.sqrt(query.shape[-1]))
+    product = _wide(g, query, _turned(g, _for_all_heads(g, key, query)))
+    scores = product * (scale or 1.0 / math.sqrt(query.shape[-1]))
     if causal:
         row, column = (g.iota(scores.shape, scores.rank - n, "int32") for n in (2, 1))
         scores = g.select(g.compare(column, row, direction="LE"), scores,
@@ -237,17 +266,21 @@ def flash_attention_backward(g: Builder, grad_out: Value, query: Value, key: Val
         raise refuse("attention with dropout draws random numbers", g.where)
     factor = scale or 1.0 / math.sqrt(query.shape[-1])
     weights = g.softmax(_scores(g, query, key, is_causal, attn_mask, scale), query.rank - 1)
-    grad, q, k, v, y = (g.cast(x, "float32") for x in (grad_out, query, key, value, out))
-
-    def turned(x: Value) -> Value:
-        return g.transpose(x, (*range(x.rank - 2), x.rank - 1, x.rank - 2))
-
-    shares = g.matmul(grad, turned(v))
-    drift = g.broadcast(g.sum(grad * y, y.rank - 1, keep=True), shares.shape)
-    slopes = weights * (shares - drift) * factor
-    made = g.matmul(slopes, k), g.matmul(turned(slopes), q), g.matmul(turned(weights), grad)
-    grad_query, grad_key, grad_value = (g.cast(x, query.dtype) for x in made)
-    return grad_query, grad_key, grad_value
+    keys, values = (_for_all_heads(g, x, query) for x in (key, value))
+    shares = _wide(g, grad_out, _turned(g, values))
+    drift = g.sum(g.cast(grad_out, "float32") * g.cast(out, "float32"), out.rank - 1, keep=True)
+    slopes = weights * (shares - g.broadcast(drift, shares.shape)) * factor
+    # As in torch, what is multiplied again is rounded to the dtype of the operands first.
+    weights, slopes = (g.cast(x, query.dtype) for x in (weights, slopes))
+    made = (
+        _wide(g, slopes, keys), _wide(g, _turned(g, slopes), query),
+        _wide(g, _turned(g, weights), grad_out),
+    )  # fmt: skip
+    grad_query, grad_key, grad_value = made
+    return (
+        g.cast(grad_query, query.dtype), g.cast(_for_groups(g, grad_key, key), key.dtype),
+        g.cast(_for_groups(g, grad_value, value), value.dtype),
+    )  # fmt: skip
 
 
 # ---------------------------------------------------------------------------- windows of an image
