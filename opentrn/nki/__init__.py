@@ -1,6 +1,7 @@
 """The kernel language: Python that runs, and records an `isa.Program`."""
 
 from opentrn.nki import collectives, dtype, isa, kernels, language, typing
+from opentrn.nki.axes import name_axes
 from opentrn.nki.check import Checked, check, document, worst
 from opentrn.nki.check_arguments import Shaped, read_grid, read_pair
 from opentrn.nki.debug import dump, find_nonfinite
@@ -37,6 +38,7 @@ __all__ = [
     "kernels",
     "language",
     "missing_name",
+    "name_axes",
     "older_functions",
     "read_grid",
     "read_pair",

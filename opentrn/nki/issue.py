@@ -15,6 +15,7 @@ from opentrn.isa import (
     Several,
 )
 from opentrn.isa import form as make_form
+from opentrn.nki.axes import check_axes
 from opentrn.nki.session import current
 from opentrn.nki.tensor import NKIObject, NkiTensor, VirtualRegister
 
@@ -82,6 +83,8 @@ def issue(cls, operands: tuple, flags: tuple, values: tuple, name: str | None) -
         session.refused.append((error, kept))
         return NkiInstruction(None)
     instruction = Instruction(made, tuple(kept), values, session.line or user_line(), name)
+    if session.axes:
+        check_axes(session, instruction)
     session.issue(instruction)
     return NkiInstruction(instruction)
 

@@ -43,7 +43,7 @@ class Session:
     and `block` holds the instructions of the outermost of these.
     `findings` are what was noticed about the kernel's Python, each once; `asked` counts how often
     a register was asked whether it is zero.  `lookers` look after every instruction (`nki.debug`).
-    `room` counts the bytes of live tiles.
+    `room` counts the bytes of live tiles; `axes` names partition axes (`nki.axes`).
     `refused` collects (error, operands) of refused instructions, which are then left out; with
     None they are raised.
     `line` replaces the user's line for instructions that were written earlier than they are issued.
@@ -68,6 +68,7 @@ class Session:
     block: list[Instruction] = field(default_factory=list)
     lookers: tuple[Any, ...] = ()
     room: Room = field(default_factory=Room)
+    axes: dict[Buffer, str] = field(default_factory=dict)
 
     def note(self, code: str, what: str, fix: str = "") -> None:
         """Notice something about the line being run; each thing once for each line."""
@@ -93,6 +94,11 @@ class Session:
         else:
             self.machine.unseen.add(instruction)
         self.builder.body.append(instruction)
+        if self.ordered or self.lookers:
+            self._watched(instruction)
+
+    def _watched(self, instruction: Instruction) -> None:
+        """Keep it for the check of a no_reorder block, and let lookers look."""
         if self.ordered:
             self.block.append(instruction)
         for look in self.lookers:
