@@ -125,6 +125,16 @@ class Indirect:
     stride: int
     limit: int
 
+    def __eq__(self, other: object) -> bool:
+        """Equal in every part, where a register is only itself (kernels may not compare any)."""
+        if type(other) is not Indirect:
+            return NotImplemented
+        mine, given = self.offset, other.offset
+        register = hasattr(mine, "is_register") or hasattr(given, "is_register")
+        same = mine is given or not (register or mine != given)
+        rest = self.kind, self.dim, self.stride, self.limit
+        return same and rest == (other.kind, other.dim, other.stride, other.limit)
+
     def uses(self, dim: int) -> bool:
         """Whether dimension `dim` takes part, so that it cannot be cut or selected."""
         return dim <= 1 if self.kind == "tensor" else dim == self.dim

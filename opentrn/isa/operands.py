@@ -38,7 +38,8 @@ class OperandForm(NamedTuple):
     `indirect` the kind of indirection ("" when there is none), `run` the elements of one dense
     stretch of memory (within a partition on chip),
     `partition_step` the partitions from one row to the next, `index` the index tile of a tensor
-    indirection, `repeats` how often a broadcast reads each element of a partition.
+    indirection, `repeats` how often a broadcast reads each element of a partition, `span` the bytes
+    from the first to the last within a partition (0 stands for a dense operand, see `reach`).
     """
 
     space: str
@@ -52,6 +53,12 @@ class OperandForm(NamedTuple):
     partition_step: int = 1
     index: IndexForm | None = None
     repeats: int = 1
+    span: int = 0
+
+    @property
+    def reach(self) -> int:
+        """Bytes of a partition from the operand's first byte to its last, gaps included."""
+        return self.span or self.free * self.dtype.itemsize
 
     @property
     def partitions(self) -> int:
@@ -116,22 +123,28 @@ def _operand_form(view: View, bank: int) -> OperandForm:
     pitch = buffer.partition_bytes // dtype.itemsize
     first, free = divmod(view.offset, pitch)
     stride, count = steps[0]
-    repeats = 1
+    repeats, before, after = 1, 0, 1
     for step, times in steps[1:]:
         if step == 0:
             repeats *= times
+        elif step < 0:
+            before -= step * (times - 1)
+        else:
+            after += step * (times - 1)
+    start = (buffer.address or 0) + (free - before) * dtype.itemsize
     return OperandForm(
         buffer.space,
         view.shape,
         dtype,
         first + buffer.partition,
-        ((buffer.address or 0) + free * dtype.itemsize) % bank if buffer.space == "psum" else 0,
+        start % bank if buffer.space == "psum" else 0,
         contiguous,
         index,
         run,
         1 if count == 1 else stride // pitch,
         _index_form(view) if index == "tensor" else None,
         repeats,
+        (before + after) * dtype.itemsize,
     )
 
 

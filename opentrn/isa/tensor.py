@@ -117,13 +117,7 @@ class nc_matmul(Instr):
             "is_transpose=True passes the dtype of `stationary` on)",
             "allocate dst with dtype=nl.float32 and cast while copying out of PSUM",
         )
-        bank = int(i.chip.core.psum_bank)
-        end = i.dst.offset + i.dst.free * i.dst.dtype.itemsize
-        yield (
-            end <= bank or i.chip.generation >= 4,
-            f"`dst` must lie within one PSUM bank of {bank} bytes per partition",
-            "give each accumulation group its own PSUM tile",
-        )
+        yield _one_bank(i)
         yield (
             not _doubled(i) or (i.chip.generation >= 3 and pair <= set(DOUBLE_ROW)),
             "double_row needs FP8 operands and NeuronCore-v3 or later",
@@ -153,6 +147,17 @@ class nc_matmul(Instr):
     def flops(self) -> int:
         """2·K·M·N, twice that in double-row mode."""
         return 2 * self.K * self.M * self.N * (2 if _doubled(self) else 1)
+
+
+def _one_bank(i) -> tuple[bool, str, str]:
+    """The Tensor Engine fills one PSUM bank at a time, up to NeuronCore-v3."""
+    bank = int(i.chip.core.psum_bank)
+    return (
+        i.dst.offset + i.dst.reach <= bank or i.chip.generation >= 4,
+        f"`dst` must lie within one PSUM bank of {bank} bytes per partition: it reaches from byte "
+        f"{i.dst.offset} of a bank to byte {i.dst.offset + i.dst.reach - 1}",
+        "give each accumulation group its own PSUM tile",
+    )
 
 
 def _gather_rules(i):
@@ -248,6 +253,7 @@ class nc_transpose(Instr):
                 "the Tensor Engine reads SBUF and writes PSUM",
                 "put `data` in nl.sbuf and `dst` in nl.psum, or use engine=nisa.engine.vector",
             )
+            yield _one_bank(i)
         else:
             yield (
                 i.P <= 32 and i.F <= 32,

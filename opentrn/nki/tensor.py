@@ -12,6 +12,7 @@ from opentrn.base import dtype as as_dtype
 from opentrn.isa import Register, View, operand_form
 from opentrn.nki import versions
 from opentrn.nki.session import current, running
+from opentrn.nki.unknown import Unknown
 
 declare(
     "nki.operand",
@@ -134,10 +135,17 @@ class Handle:
 ASKED_LIMIT = 100_000
 
 
-class VirtualRegister(Register):
+class VirtualRegister(Unknown, Register):
     """A 32-bit register of an engine, as `nisa.register_alloc` returns it."""
 
     __slots__ = ("loop", "machine")
+    sort = "a register"
+    instead = {
+        "nki.compare": "branch on numbers Python knows (nl.static_range), or let the device loop "
+        "while a register is not zero (nl.while_loop)",
+        "nki.arithmetic": "compute in a tile between nisa.register_store and nisa.register_load; "
+        "an address moves by a register with nl.ds or scalar_offset",
+    }
 
     def __init__(self, number: int, machine, name: str = "", loop: bool = False):
         super().__init__(number, name)
@@ -185,7 +193,7 @@ def _runtime(index: Any) -> Any:
     return index._view if isinstance(index, NkiTensor) else index
 
 
-class NkiTensor(NKIObject):
+class NkiTensor(Unknown, NKIObject):
     """A tensor in SBUF, PSUM or HBM: shape, dtype and an access pattern over its storage.
 
     Every view method returns a new tensor over the same memory.  Constraints and errors are those

@@ -305,3 +305,54 @@ def test_the_truth_of_a_tensor_is_that_it_is_there():
         run = nki.run(kernel, x, *more)
         assert (run.outputs == wanted).all()
         assert [(f.code, f.where.text) for f in run.findings] == [("nki.truth", "if tile:")]
+
+
+# Where a [64, 512] result goes in PSUM tiles, and the bytes of a bank it reaches (hand counted).
+ACROSS = {
+    "every other column": ((64, 1024), lambda p: p[:, ::2], 0, 4091),
+    "the middle of two banks": ((64, 1024), lambda p: p[:, 256:768], 1024, 3071),
+    "halves of two banks": ((64, 2, 512), lambda p: p[:, :, 0:256], 0, 3071),
+    "columns of both by a pattern": ((64, 1024), lambda p: p.ap([[1024, 64], [2, 512]]), 0, 4091),
+}
+
+
+@pytest.mark.parametrize("target", ["trn1", "trn2"])
+@pytest.mark.parametrize("name", ACROSS)
+def test_a_product_with_gaps_crosses_no_bank(name, target):
+    shape, part, first, last = ACROSS[name]
+
+    def kernel(x, y):
+        p = nl.ndarray(shape, nl.float32, buffer=nl.psum)
+        nisa.nc_matmul(dst=part(p), stationary=nl.load(x), moving=nl.load(y))
+
+    arrays = np.ones((128, 64), np.float32), np.ones((128, 512), np.float32)
+    error = refusal(kernel, *arrays, target=target)
+    assert error.code == "nc_matmul.rules"
+    assert f"from byte {first} of a bank to byte {last}" in error.rule
+    assert error.at.text.startswith("nisa.nc_matmul(")
+
+
+def test_a_product_with_gaps_within_a_bank_is_the_product():
+    """256 columns at every second place fill one bank exactly."""
+
+    @nki.jit
+    def kernel(x, y):
+        p = nl.ndarray((64, 512), nl.float32, buffer=nl.psum)
+        nisa.nc_matmul(dst=p[:, ::2], stationary=nl.load(x), moving=nl.load(y))
+        out = nl.ndarray((64, 256), nl.float32, buffer=nl.shared_hbm)
+        nl.store(out, p[:, ::2])
+        return out
+
+    rng = np.random.default_rng(5)
+    x, y = (rng.integers(-3, 4, (128, n)).astype(np.float32) for n in (64, 256))
+    assert np.array_equal(kernel(x, y), x.T @ y)
+
+
+def test_a_transpose_by_the_tensor_engine_crosses_no_bank():
+    def kernel(x):
+        p = nl.ndarray((64, 1024), nl.float32, buffer=nl.psum)
+        nisa.nc_transpose(dst=p[:, 480:544], data=nl.load(x))
+
+    error = refusal(kernel, np.ones((64, 64), np.float32))
+    assert error.code == "nc_transpose.rules"
+    assert "from byte 1920 of a bank to byte 2175" in error.rule
