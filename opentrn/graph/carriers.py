@@ -54,7 +54,7 @@ def convert(value: np.ndarray, source: DType, target: DType) -> np.ndarray:
     one.  (Engines round to nearest instead: see `numerics.cast`.)"""
     if source == target:
         return value
-    if source.kind == "complex" and target.kind not in ("complex", "bool"):
+    if source.kind == "complex" and target.kind != "complex":
         return convert(value.real, source.element, target)
     if target.kind == "bool":
         return value != 0

@@ -84,6 +84,12 @@ def test_bitcast():
     assert parts.tolist() == [[4, 3, 2, 1]]
     assert run("bitcast_convert", parts, dtype="uint32").tolist() == [0x01020304]
     assert run("bitcast_convert", np.uint16([0x3F80]), dtype="bfloat16").astype(float) == [1.0]
+    flags = run("bitcast_convert", np.uint16([0b1000_0000_0000_0101]), dtype="bool")
+    assert np.flatnonzero(flags).tolist() == [0, 2, 15]
+    assert run("bitcast_convert", flags, dtype="uint16").tolist() == [0x8005]
+    halves = run("bitcast_convert", np.uint8([0x7F]), dtype="int4")
+    assert halves.tolist() == [[-1, 7]]
+    assert run("bitcast_convert", halves, dtype="uint8", kinds=("int4",)).tolist() == [0x7F]
     with pytest.raises(ShapeError, match="4 elements of uint8 make one uint32"):
         g.bitcast_convert(g.input("x", (3,), "uint8"), dtype="uint32")
 
@@ -95,6 +101,10 @@ def test_reduce_precision():
     want[6] = 0.0  # float16 has it as a subnormal; the op gives zero below the smallest normal
     got = run("reduce_precision", x, exponent_bits=5, mantissa_bits=10)
     np.testing.assert_array_equal(got, want)
+    # Ties go to the even exponent field: 2 has 128, 4 has 129, 8 has 130.
+    no_mantissa = run("reduce_precision", np.float32([np.nan, 3, 6]), exponent_bits=5,
+                      mantissa_bits=0)
+    assert no_mantissa.tolist() == [np.inf, 2, 8]
     brain = run("reduce_precision", x, exponent_bits=8, mantissa_bits=7)
     np.testing.assert_array_equal(brain, x.astype(ml_dtypes.bfloat16).astype(np.float32))
 
@@ -146,6 +156,12 @@ def test_arithmetic_of_complex_numbers():
                          ("power", lambda a, b: a ** b)):
         want = [function(complex(a), complex(b)) for a, b in zip(Z, w, strict=True)]
         np.testing.assert_allclose(run(op, Z, w), want, rtol=1e-5)
+    third = np.array([complex(z) ** (1 / 3) for z in Z])
+    np.testing.assert_allclose(run("cbrt", Z), third, rtol=1e-6)
+    angles = [-1j * cmath.log((b + 1j * a) / cmath.sqrt(a * a + b * b))
+              for a, b in zip(Z.tolist(), w.tolist(), strict=True)]
+    np.testing.assert_allclose(run("atan2", Z, w), angles, rtol=1e-5)
+    assert run("convert", np.complex64([2j, 1]), dtype="bool").tolist() == [False, True]
     assert run("abs", Z).dtype == np.float32
     np.testing.assert_allclose(run("abs", Z), [abs(complex(z)) for z in Z], rtol=1e-6)
     with pytest.raises(DtypeError, match="complex numbers have no order"):

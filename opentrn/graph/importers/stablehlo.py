@@ -166,7 +166,7 @@ class Importer:
             target = op.attributes["call_target_name"].value
             return "" if target in self.custom_calls else _target(target)
         known = name in RULES or name in RETURNS or name in MODULE_LEVEL
-        return "" if known or self.expansions.can(name) else name
+        return "" if known or self.expansions.can(op) else name
 
     def _check_devices(self) -> None:
         attributes = self.module.operation.attributes
@@ -229,7 +229,7 @@ class Importer:
 
     def expand(self, call: Call) -> Any:
         """An op of CHLO in the StableHLO ops it stands for."""
-        block = self.expansions.block(call.op)
+        block = self.expansions.block(call)
         return self._apply(block, call.args, call.where)
 
     def called(self, name: str, args: list[Any], where: Where | None) -> list[Any]:

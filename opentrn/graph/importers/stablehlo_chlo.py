@@ -5,7 +5,12 @@ Only ops without a rule are taken apart, one at a time, and each kind once.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from opentrn.graph.importers.stablehlo_guard import PIPELINE
+
+if TYPE_CHECKING:
+    from opentrn.graph.importers.stablehlo_call import Call
 
 
 class Expansions:
@@ -15,26 +20,32 @@ class Expansions:
         self.context = context
         self.modules: dict[str, Any] = {}
 
-    def can(self, name: str) -> bool:
-        """Whether StableHLO says what an op stands for."""
-        if not name.startswith("chlo."):
+    def can(self, op: Any) -> bool:
+        """Whether StableHLO says what an op stands for.  Its pass does not take ops with regions
+        out of their place."""
+        if not op.name.startswith("chlo.") or len(op.regions):
             return False
-        return self.context.is_registered_operation(name)
+        return self.context.is_registered_operation(op.name)
 
-    def block(self, op: Any) -> Any:
-        """The block whose arguments are the op's operands and that returns its results."""
+    def block(self, call: Call) -> Any:
+        """The block whose arguments are the op's operands and that returns its results.
+
+        Raises UnsupportedError `graph.stablehlo_op` if the pass leaves the op as it is."""
+        op = call.op
         types = [v.type for v in op.operands], [v.type for v in op.results]
         names = [a if isinstance(a, str) else a.name for a in op.attributes]
         attributes = {name: op.attributes[name] for name in names}
         key = f"{op.name} {attributes} {types}"
         if key not in self.modules:
-            self.modules[key] = expanded(self.context, op.name, types, attributes)
+            made = self.modules[key] = expanded(self.context, op.name, types, attributes)
+            if made is None:
+                raise call.refuse("it cannot be taken apart for these types")
         return self.modules[key].body.operations[0].operation.regions[0].blocks[0]
 
 
 def expanded(context: Any, name: str, types: tuple[list[Any], list[Any]],
              attributes: dict[str, Any]) -> Any:
-    """A module of one function that computes the op in StableHLO."""
+    """A module of one function that computes the op in StableHLO; None if the pass fails."""
     from jaxlib.mlir import ir, passmanager
     from jaxlib.mlir.dialects import func, stablehlo
 
@@ -47,6 +58,8 @@ def expanded(context: Any, name: str, types: tuple[list[Any], list[Any]],
                                        attributes=attributes)
             func.ReturnOp(list(made.results))
         stablehlo.register_stablehlo_passes()
-        passmanager.PassManager.parse(
-            "builtin.module(func.func(chlo-legalize-to-stablehlo))").run(module.operation)
+        try:
+            passmanager.PassManager.parse(PIPELINE).run(module.operation)
+        except ir.MLIRError:
+            return None
         return module

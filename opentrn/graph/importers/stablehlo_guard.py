@@ -11,6 +11,7 @@ import sys
 from typing import Any
 
 BYTECODE = b"ML\xefR"
+PIPELINE = "builtin.module(func.func(chlo-legalize-to-stablehlo))"
 PORTABLE = b"StableHLO_v"
 HEAD = 64  # bytes of an artifact in which its producer is named
 DEEPEST = 2000  # MLIR's parser recurses for each bracket; deeper text would overflow its stack
@@ -74,6 +75,20 @@ def read_names(operation: Any) -> None:
         for block in region.blocks:
             for inner in block.operations:
                 read_names(inner.operation)
+
+
+def try_to_expand(operation: Any) -> None:
+    """Take CHLO's ops apart: what stops the process here would stop it there.  A pass that merely
+    fails does no harm."""
+    from jaxlib.mlir import ir, passmanager
+    from jaxlib.mlir.dialects import stablehlo
+
+    stablehlo.register_stablehlo_passes()
+    with operation.context:
+        try:
+            passmanager.PassManager.parse(PIPELINE).run(operation)
+        except ir.MLIRError:
+            return
 
 
 class Guard:
@@ -155,6 +170,8 @@ def serve() -> None:
             operation.verify()
             if data.startswith(BYTECODE) or b"\\" in data:
                 read_names(operation)
+            if b"chlo" in data:
+                try_to_expand(operation)
         except Exception as error:
             problem = str(error) or type(error).__name__
         answer = problem.encode()

@@ -46,6 +46,7 @@ _DTYPES = {
     "i1": "bool", "f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16",
     "tf32": "tfloat32", "f8E5M2": "float8_e5m2", "f8E4M3": "float8_e4m3",
     "f8E3M4": "float8_e3m4", "f8E4M3FN": "float8_e4m3fn", "f4E2M1FN": "float4_e2m1fn",
+    "f8E8M0FNU": "float8_e8m0fnu",
     "complex<f32>": "complex64", "complex<f64>": "complex128",
     **{f"{mark}{bits}": f"{'u' if mark == 'ui' else ''}int{bits}"
        for mark in ("i", "si", "ui") for bits in (2, 4, 8, 16, 32, 64)},
@@ -181,7 +182,7 @@ def constant(value: Any, kind: Type) -> tuple[Any, bool]:
 
     `value` is its attribute; of complex numbers, which have none jaxlib can give, the whole op."""
     if kind.dtype.kind != "complex":
-        if getattr(value, "is_splat", False) and kind.size > 1:
+        if getattr(value, "is_splat", False) and kind.size != 1:
             return _number(value.get_splat_value(), kind), True
         if "Resource" not in type(value).__name__:
             held = _as_array(value, kind)
@@ -191,7 +192,7 @@ def constant(value: Any, kind: Type) -> tuple[Any, bool]:
     else:
         text = str(value)
     found = numbers_in(text, kind)
-    if found.size == 1 and kind.size > 1:
+    if found.size == 1 and kind.size != 1:
         return found.reshape(()), True
     return Data.of(found.reshape(kind.shape), str(kind.dtype)), False
 
@@ -208,7 +209,7 @@ def _number(value: Any, kind: Type) -> Any:
 def _as_array(value: Any, kind: Type) -> np.ndarray | None:
     """What the buffer of a constant holds; None for types that have none."""
     if kind.dtype.bits < 8 or kind.dtype in ("bfloat16", "tfloat32") or (
-            kind.dtype.kind == "float" and kind.dtype.bits == 8):
+            kind.dtype.is_float and kind.dtype.bits == 8):
         return None
     return np.array(value).astype(storage(kind.dtype), copy=False)
 
@@ -239,7 +240,7 @@ def _token(text: str, kind: DType) -> Any:
     """One number; floats that have no short decimal form are printed as their bits."""
     if text in ("true", "false"):
         return text == "true"
-    if text.startswith("0x") and kind.kind == "float":
+    if text.startswith("0x") and kind.is_float:
         bits = int(text, 16).to_bytes(storage(kind).itemsize, "little")
         return np.frombuffer(bits, storage(kind)).astype(np.float64)[0]
     if kind.kind in ("int", "uint"):

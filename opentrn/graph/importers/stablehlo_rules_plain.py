@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from opentrn.graph.evaluate import evaluate
 from opentrn.graph.importers.stablehlo_call import Call, rule
-from opentrn.graph.ir import Value, make
+from opentrn.graph.ir import Graph, Value, make, topological
 from opentrn.graph.ops.define import OPS
 
 POINTWISE = (
@@ -189,9 +190,9 @@ def tuple_(call: Call) -> list[Any]:
 
 
 @rule("stablehlo.get_tuple_element")
-def get_tuple_element(call: Call) -> Value:
+def get_tuple_element(call: Call) -> list[Any]:
     """One of several."""
-    return call.args[0][call.attr("index")]
+    return [call.args[0][call.attr("index")]]
 
 
 @rule("stablehlo.after_all", "stablehlo.create_token")
@@ -205,13 +206,9 @@ def token(call: Call) -> list[None]:
 
 def known(call: Call, x: Value) -> np.ndarray:
     """The numbers of an operand that must be known when the program is imported."""
-    from opentrn.graph.ir import Graph
-    from opentrn.graph.simplify import fold
-
-    (folded,) = fold(Graph(list(call.importer.inputs), [x])).outputs
-    if folded.op != "constant":
-        raise call.refuse("a size is computed by the program", "shapes are fixed in a graph")
-    return folded.attrs.data.numbers()
+    if any(v.op == "input" for v in topological([x])):
+        raise call.refuse("a size depends on the inputs", "shapes are fixed in a graph")
+    return evaluate(Graph([], [x]))[0]
 
 
 @rule("stablehlo.dynamic_pad")

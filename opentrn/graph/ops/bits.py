@@ -114,16 +114,40 @@ class CountLeadingZeros(Unary):
         return (out.dtype.bits - np.bitwise_count(bits).astype(np.int64)).astype(operand.dtype)
 
 
+def bits_of(kind: DType) -> int:
+    """The bits that tell the values of a dtype apart."""
+    return 1 if kind.kind == "bool" else kind.bits
+
+
+def _unpacked(x: np.ndarray, kind: DType) -> np.ndarray:
+    """The bits of all elements in a row, lowest first."""
+    stored = np.ascontiguousarray(carriers.leave(x, kind)).reshape(-1)
+    every = np.unpackbits(stored.view(np.uint8).reshape(stored.size, -1), axis=1,
+                          bitorder="little")
+    return every[:, :bits_of(kind)].reshape(-1)
+
+
+def _packed(bits: np.ndarray, out: Type) -> np.ndarray:
+    """Elements of so many bits each, lowest first."""
+    held = carriers.storage(out.dtype)
+    size = bits_of(out.dtype)
+    rows = np.zeros((out.size, 8 * held.itemsize), np.uint8)
+    rows[:, :size] = bits.reshape(-1, size)
+    if out.dtype.kind == "int" and size < 8:
+        rows[:, size:] = rows[:, size - 1:size]  # the sign fills the byte
+    stored = np.packbits(rows, axis=1, bitorder="little").reshape(-1).view(held)
+    return carriers.enter(stored.reshape(out.shape), out.dtype)
+
+
 class BitcastConvert(Op):
-    """The same bits read as another dtype.
+    """The same bits read as another dtype; a bool is one bit.
 
     To a narrower dtype, a last axis appears with the parts of each element, lowest bits first; to a
     wider one, the last axis disappears."""
 
     exact = True
     operands = ("operand",)
-    law = ("both dtypes have bytes (bool has none); the last axis holds as many narrow elements as "
-           "make a wide one")
+    law = "the last axis holds as many narrow elements as make a wide one"
     dtype: DType
     source: LaterDType = ""  # filled in by `settle`
 
@@ -132,19 +156,22 @@ class BitcastConvert(Op):
 
     def result(self, operand: Type) -> Type:
         old, new = operand.dtype, self.dtype
-        if old != new and (min(old.bits, new.bits) < 8 or "bool" in (old.kind, new.kind)):
+        if (old.kind == "complex") != (new.kind == "complex"):
             raise Wrong(f"cannot read {old} as {new}", kind="dtype")
-        if old.bits == new.bits:
+        size, wanted = bits_of(old), bits_of(new)
+        if size == wanted:
             return Type(operand.shape, new)
-        if old.bits > new.bits:
-            return Type((*operand.shape, old.bits // new.bits), new)
-        parts = new.bits // old.bits
+        if size > wanted:
+            return Type((*operand.shape, size // wanted), new)
+        parts = wanted // size
         if not operand.shape or operand.shape[-1] != parts:
             raise Wrong(f"{parts} elements of {old} make one {new}; the last axis of "
                         f"{list(operand.shape)} does not have that size")
         return Type(operand.shape[:-1], new)
 
     def evaluate(self, out: Type, operand: np.ndarray) -> np.ndarray:
+        if min(bits_of(self.source), bits_of(out.dtype)) < 8:
+            return _packed(_unpacked(operand, self.source), out)
         stored = np.ascontiguousarray(carriers.leave(operand, self.source))
         if stored.dtype.itemsize < out.dtype.itemsize:
             held = stored.reshape(-1).view(carriers.storage(out.dtype))
@@ -161,7 +188,9 @@ class BitcastConvert(Op):
 
 class ReducePrecision(Unary):
     """Rounded to the nearest number that a float with these many exponent and mantissa bits has,
-    ties to even; too large becomes infinite, too small zero."""
+    ties to even; too large becomes infinite, too small zero.
+
+    A format without mantissa bits has no NaN, which becomes infinite."""
 
     law = "the operand is a float; at least 1 exponent bit, at least 0 mantissa bits"
     kinds = ("float",)
@@ -191,7 +220,9 @@ class ReducePrecision(Unary):
             endless = np.copysign(operand.dtype.type(np.inf), operand)
             rounded = np.where(size >= 2.0 ** (most + 1), endless, rounded)
             rounded = np.where(size < 2.0 ** (1 - most), zero, rounded)
-        return np.where(np.isfinite(operand), rounded, operand)
+        endless = np.isnan(operand) & (self.mantissa_bits == 0)
+        kept = np.where(endless, np.copysign(np.inf, operand), operand).astype(operand.dtype)
+        return np.where(np.isfinite(operand), rounded, kept)
 
 
 def _total(x: np.ndarray) -> np.ndarray:

@@ -135,10 +135,14 @@ class Rsqrt(Analytic):
     compute = functions.rsqrt
 
 
-class Cbrt(OfFloats):
-    """∛x, also of negative x."""
+def _cbrt(x: np.ndarray) -> np.ndarray:
+    return np.cbrt(x) if x.dtype.kind == "f" else np.exp(np.log(x) / 3.0)
 
-    compute = np.cbrt
+
+class Cbrt(Analytic):
+    """∛x, also of negative x; of a complex number the root of the least angle."""
+
+    compute = _cbrt
 
 
 class Tanh(Analytic):
@@ -333,12 +337,20 @@ class Remainder(Binary):
     compute = functions.remainder
 
 
-class Atan2(Binary):
-    """The angle of the point (rhs, lhs), in (-π, π]."""
+def _atan2(y: np.ndarray, x: np.ndarray) -> np.ndarray:
+    if y.dtype.kind == "f":
+        return np.arctan2(y, x)
+    return -1j * np.log((x + 1j * y) / np.sqrt(x * x + y * y))
 
-    law = "both operands are floats of one shape and dtype"
-    kinds = ("float",)
-    compute = np.arctan2
+
+class Atan2(Binary):
+    """The angle of the point (rhs, lhs), in (-π, π].
+
+    Of complex numbers, with x = rhs and y = lhs: -i·log((x + iy)/√(x² + y²))."""
+
+    law = "both operands are floats or complex, of one shape and dtype"
+    kinds = ANALYTIC
+    compute = _atan2
 
 
 class And(Binary):
