@@ -1,7 +1,7 @@
 """Cases that users of the chip reported, small, with the values and refusals that are right.
 
-TC-05, 07, 08, 10, 11, 13, 20 and 21 have tests beside the part they are about (test_instructions,
-test_composites, test_findings, test_refusals, test_check_launch), TC-14 and 16 in tests/profiler.
+TC-03, 05, 07, 08 and 13 have tests beside the part they are about (test_room, test_instructions,
+test_composites, test_findings, test_check_launch, tests/isa), TC-14 and 16 in tests/profiler.
 """
 
 import numpy as np
@@ -129,3 +129,55 @@ def test_tc12_named_axes_tell_a_contraction_over_the_wrong_one():
     assert caught.value.at.text.startswith("nisa.nc_matmul(dst=acc")
     with pytest.raises(ValueError, match="1 names for 2 axes"):
         nki.run(product, W, V, (("in",), ("in", "batch")))
+
+
+@TARGETS
+def test_tc10_the_places_of_eight_values(target):
+    def kernel(data, values):
+        found = nl.ndarray((1, 8), nl.uint32)
+        nisa.nc_find_index8(dst=found, data=nl.load(data), vals=nl.load(values))
+        return stored(found)
+
+    data, values = np.float32([[5, 3, 5, 1, 0, 0, 0, 0]]), np.float32([[5, 5, 3, 1, 9, 9, 9, 9]])
+    with nki.use_target(target):
+        found = nki.run(kernel, data, values).outputs
+    assert found.tolist() == [[0, 2, 1, 3, *[0xFFFFFFFF] * 4]]
+
+
+def test_tc20_an_output_never_written_and_an_input_written_in_place():
+    def silent(x):
+        return nl.ndarray((4, 4), nl.float32, buffer=nl.shared_hbm, name="o")
+
+    with pytest.raises(UnwrittenError, match="output `o`: 100% unwritten"):
+        nki.run(silent, X)
+
+    def in_place(x):
+        tile = nl.load(x[0:128, :])
+        nl.store(x[0:128, :], nl.multiply(tile, 2.0))
+        return stored(tile)
+
+    run = nki.run(in_place, X.copy())
+    assert [f.code for f in run.findings] == ["sim.mutated_input"]
+    assert "written in place and not returned" in run.findings[0].what
+
+
+@pytest.mark.parametrize(("target", "fine"), [("trn1", 0), ("trn2", 0), ("trn3", 1)])
+def test_tc21_which_dtypes_a_matmul_takes_and_gives(target, fine):
+    def kernel(x, left, right, result):
+        a, b = nl.full((16, 16), 1.0, left), nl.full((16, 16), 1.0, right)
+        acc = nl.ndarray((16, 16), result, buffer=nl.psum)
+        nisa.nc_matmul(dst=acc, stationary=a, moving=b)
+        return stored(nl.copy(acc))
+
+    with nki.use_target(target):
+        assert (nki.run(kernel, X, nl.bfloat16, nl.bfloat16, nl.float32).outputs == 16).all()
+        if fine:
+            narrow = nki.run(kernel, X, nl.bfloat16, nl.bfloat16, nl.bfloat16).outputs
+            assert (narrow.astype(np.float32) == 16).all()
+            with pytest.raises(LimitError, match="float8_e4m3 and float8_e4m3fn do not mix"):
+                nki.run(kernel, X, nl.float8_e4m3, nl.float8_e4m3fn, nl.float32)
+            return
+        with pytest.raises(LimitError, match=f"`dst` must be float32 on {target}"):
+            nki.run(kernel, X, nl.bfloat16, nl.bfloat16, nl.bfloat16)
+        with pytest.raises(TypeError, match="NCC_EVRF051"):
+            nki.run(kernel, X, nl.float8_e4m3fn, nl.float8_e4m3fn, nl.float32)
