@@ -13,7 +13,7 @@ from opentrn.profiler import gains
 from opentrn.profiler.bounds import RESOURCES
 from opentrn.profiler.gains import Case
 from opentrn.profiler.metrics import percent
-from opentrn.profiler.path import CORE
+from opentrn.profiler.path import CORE, DMA
 
 SMALL_TRANSFER = 32768
 TRANSPOSE_PERCENT = 10.0
@@ -107,7 +107,16 @@ def _base(where) -> str:
 def _overlap(case: Case) -> Iterator[Advice]:
     gain = gains.overlapped(case)
     waits = case.bound.kind in ("dependency", "latency") and case.bound.resource != CORE
-    if waits and gain >= LEAST_GAIN:
+    once = gains.turns(case, DMA) <= 1  # no line loads, or stores, a second tile
+    if waits and once and case.found["dma_transfer_average_bytes"] >= 4 * SMALL_TRANSFER:
+        yield Advice(
+            "split",
+            "everything happens once, one step after the other",
+            "cut the tile into a few and load, work on and store them in turn, so that the steps "
+            "overlap",
+            _place(case, *RESOURCES),
+        )
+    if waits and not once and gain >= LEAST_GAIN:
         yield Advice(
             "overlap",
             "engines wait for each other",

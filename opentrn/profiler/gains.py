@@ -83,19 +83,19 @@ class Case:
 
 
 def overlapped(case: Case) -> float:
-    """Loads run ahead: all but one turn of the busiest resource's work hides the rest.
+    """Loads run ahead: all but one turn of the busiest resource's work hides the rest."""
+    total, lane = case.table.total, max(case.busy, key=case.busy.__getitem__)
+    most = turns(case, lane)
+    if not total or not most:
+        return 0.0
+    return (total - case.busy[lane]) * (1.0 - 1.0 / most) / total
 
-    Turns are how often one line works on that resource; what happens once has no next tile.
-    """
-    total = case.table.total
-    lane = max(case.busy, key=lambda lane: case.busy[lane])
-    busiest = case.busy[lane]
+
+def turns(case: Case, lane: str) -> int:
+    """How often one line works on a resource; what happens once has no next tile to prepare."""
     rows = np.flatnonzero(case.table.on(lane) & ~case.table.issue).tolist()
     lines = Counter((w.file, w.line) if (w := case.table.where[r]) else None for r in rows)
-    turns = max(lines.values(), default=0)
-    if not total or not turns:
-        return 0.0
-    return (total - busiest) * (1.0 - 1.0 / turns) / total
+    return max(lines.values(), default=0)
 
 
 def joined(case: Case, size: int) -> float:

@@ -91,9 +91,17 @@ def test_fewer_transfers_help_a_queue_that_is_busy_issuing():
     assert "issue" not in {one.code for one in large.advice}
 
 
-def test_what_happens_once_has_no_next_tile():
-    once = profile(nki.run(pairs.fresh_tiles, numbers(128, 2048)).timeline()).summary
-    assert "overlap" not in {one.code for one in once.advice}
+def test_what_happens_once_has_no_next_tile_but_can_be_cut_into_tiles():
+    x = numbers(128, 16384)
+    runs = [nki.run(pairs.fresh_tiles, given) for given in (x, x.reshape(8 * 128, 2048))]
+    once, cut = (profile(run.timeline()).summary for run in runs)
+    codes = {one.code for one in once.advice}
+    assert "split" in codes
+    assert "overlap" not in codes
+    assert "split" not in {one.code for one in cut.advice}
+    assert cut["total_time"] < 0.8 * once["total_time"]
+    small = profile(nki.run(pairs.fresh_tiles, numbers(128, 256)).timeline()).summary
+    assert "split" not in {one.code for one in small.advice}
 
 
 def test_what_is_read_again():
