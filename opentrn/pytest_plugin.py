@@ -9,17 +9,21 @@ from typing import Any
 
 import pytest
 
-DEFAULT_TARGET = "trn2"
 _INSTALLED: Any = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare --opentrn and --opentrn-target, and the same as lines of the configuration."""
+    """Declare --opentrn, --opentrn-target and --opentrn-nki, and the same as configuration.
+
+    Without a target it is what kernels and the environment say, else trn2, as for `opentrn run`.
+    """
     group = parser.getgroup("opentrn", "kernels on a simulated Trainium")
     group.addoption("--opentrn", action="store_true", help="import nki means OpenTrn")
     group.addoption("--opentrn-target", metavar="NAME", help="chip to simulate [trn2]")
+    group.addoption("--opentrn-nki", metavar="VERSION", help="NKI the suite is written for [0.6]")
     parser.addini("opentrn", "import nki means OpenTrn", type="bool", default=False)
-    parser.addini("opentrn_target", "chip to simulate", default=DEFAULT_TARGET)
+    parser.addini("opentrn_target", "chip to simulate", default="")
+    parser.addini("opentrn_nki", "NKI version the suite is written for", default="")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -31,9 +35,10 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     from opentrn.base import TrnError
     from opentrn.dropin import install
 
-    target = asked.opentrn_target or early_config.getini("opentrn_target")
+    target = asked.opentrn_target or early_config.getini("opentrn_target") or None
+    version = asked.opentrn_nki or early_config.getini("opentrn_nki") or None
     try:
-        early_config.stash[_INSTALLED] = install(target)
+        early_config.stash[_INSTALLED] = install(target, version)
     except TrnError as error:
         error.at = None
         raise pytest.UsageError(str(error)) from None
@@ -45,7 +50,8 @@ def pytest_report_header(config: pytest.Config) -> str | None:
         return None
     from opentrn import nki
 
-    return f"opentrn: nki is simulated, target {nki.current_chip().name}"
+    version = nki.current_version()
+    return f"opentrn: nki is simulated, target {nki.current_chip().name}, NKI {version}"
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

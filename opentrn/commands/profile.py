@@ -102,7 +102,7 @@ def _script(path: str, args: tuple[str, ...], target: str | None, quiet: bool) -
 
     silent = contextlib.redirect_stdout(io.StringIO()) if quiet else contextlib.nullcontext()
     with nki.watch() as runs, silent:
-        run_script(path, args, target or DEFAULT_TARGET)
+        run_script(path, args, target)
     return [(run.programs, run.chip, run.trips or None) for run in runs]
 
 

@@ -28,10 +28,13 @@ from opentrn.nki.subset_rules import (
     class_problems,
     parameter_problems,
 )
+from opentrn.nki.versions import before
 from opentrn.sim import Finding
 
 # Functions whose argument may be a function defined inside the kernel: the bodies of device loops.
 LOOPS = ("fori_loop", "while_loop")
+# What NKI 0.3 began to refuse (update guide, language restrictions).
+SINCE_03 = ("is", "keyword_only", "list_argument")
 _ABSENT = object()
 _STDLIB = sysconfig.get_path("stdlib")
 _PLATLIB = sysconfig.get_path("platlib")
@@ -86,6 +89,8 @@ class _Reader:
 
     def note(self, rule: str, where: Where, what: str) -> None:
         """Report a construct once for each line."""
+        if rule in SINCE_03 and before("0.3"):
+            return
         known = RULES[rule]
         code = f"nki.python_{rule}"
         if (code, where.file, where.line, what) not in self._noted:

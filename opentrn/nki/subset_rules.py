@@ -94,6 +94,11 @@ RULES: dict[str, Rule] = {
         "name every parameter; pass a tuple for a variable number",
         _SIMPLE + ": params",
     ),
+    "keyword_only": Rule(
+        "functions have no parameters that are keywords only",
+        "drop the `*`, and move parameters with defaults to the end",
+        "NKI 0.3 update guide, language restrictions",
+    ),
     "dict_key": Rule(
         "dictionary keys are strings", "use string literals, or a list", "guide, NKI Values"
     ),
@@ -270,6 +275,9 @@ def parameter_problems(node: ast.FunctionDef) -> Iterator[tuple[str, ast.AST, st
     for one, star in ((node.args.vararg, "*"), (node.args.kwarg, "**")):
         if one is not None:
             yield "varargs", one, f"`{node.name}` takes {star}{one.arg}"
+    if node.args.kwonlyargs and node.args.vararg is None:
+        first = node.args.kwonlyargs[0]
+        yield "keyword_only", first, f"`{node.name}` has `{first.arg}` after a `*`"
 
 
 def class_problems(node: ast.ClassDef) -> Iterator[tuple[str, ast.AST, str]]:

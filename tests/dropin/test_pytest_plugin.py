@@ -81,3 +81,12 @@ def test_the_package_declares_the_plugin():
     text = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
     declared = tomllib.loads(text)["project"]["entry-points"]["pytest11"]
     assert declared == {"opentrn.pytest_plugin": "opentrn.pytest_plugin"}
+
+
+def test_the_environment_and_an_older_nki(suite, monkeypatch):
+    monkeypatch.setenv("NEURON_PLATFORM_TARGET_OVERRIDE", "gen4")
+    done = suite(*PYTEST, "--opentrn", "--opentrn-nki", "0.4", "-v")
+    assert "2 passed" in done.stdout, done.stdout + done.stderr
+    assert "opentrn: nki is simulated, target trn3, NKI 0.4" in done.stdout
+    refused = suite(*PYTEST, "--opentrn", "--opentrn-nki", "0.9")
+    assert "there is no NKI 0.9" in refused.stderr

@@ -179,3 +179,15 @@ def test_our_own_kernels_and_libraries_are_not_followed():
         return math.sqrt(2.0), nki.language.sum(a, 1), np
 
     assert examine(kernel) == []
+
+
+def flagged(x, *, flag=True):
+    return x if flag is True else None
+
+
+def test_what_nki_0_3_began_to_refuse_is_told_from_then_on_only():
+    told = {"nki.python_is", "nki.python_keyword_only", "nki.python_list_argument"}
+    assert {f.code for f in examine(flagged, ([1],))} == told
+    for version, codes in (("0.2", set()), ("0.3", told)):
+        with nki.use_version(version):
+            assert {f.code for f in examine(flagged, ([1],))} == codes

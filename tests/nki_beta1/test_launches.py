@@ -275,3 +275,19 @@ def test_functions_need_a_kernel_of_this_api():
     with pytest.raises(TrnError) as refused:
         kernel(np.zeros((4, 4), np.float32))
     assert refused.value.code == "beta1.session"
+
+
+def test_the_target_in_force_goes_before_that_of_the_decorator():
+    from opentrn.nki import use_target
+
+    seen = []
+
+    def kernel(x):
+        seen.append(nisa.get_nc_version().value)
+        nl.store(x, nl.load(x))
+
+    made = nki.jit(kernel, platform_target="trn1")
+    made(np.zeros((4, 4), np.float32))
+    with use_target("trn3"):
+        made(np.zeros((4, 4), np.float32))
+    assert seen == [2, 4]

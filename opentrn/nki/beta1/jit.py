@@ -5,13 +5,12 @@ is simulated device time.  Source: NKI API reference v2.26.1 (nki).
 """
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 from opentrn.base import UsageError, declare
 from opentrn.nki.beta1 import launch, launch_grid
 from opentrn.nki.jit import AnyKernel
-from opentrn.nki.session import Run, running, use_target
+from opentrn.nki.session import Run, chosen_chip, running
 
 declare(
     "beta1.not_run",
@@ -39,9 +38,8 @@ class Kernel(AnyKernel):
         """Run on arrays; inside another kernel, as part of that one."""
         if running():
             return self.func(*args, **kwargs)
-        target = self.options.get("platform_target")
-        with use_target(target) if target else nullcontext():
-            self.last = launch.run(self.func, self.grid, args, kwargs)
+        chip = chosen_chip(self.options.get("platform_target"))
+        self.last = launch.run(self.func, self.grid, args, kwargs, chip)
         return self.last.outputs
 
     @property

@@ -16,7 +16,7 @@ from opentrn.nki.beta1.pending import OlderSession
 from opentrn.nki.beta1.tile import Tensor
 from opentrn.nki.language import memory
 from opentrn.nki.launch import kind_of, results
-from opentrn.nki.session import Run, current_chip, entered, new_machine, report
+from opentrn.nki.session import Run, entered, new_machine, report
 from opentrn.nki.tensor import NkiTensor
 from opentrn.sim import Finding, one_blas_thread
 
@@ -55,9 +55,9 @@ class Instances(OlderSession):
             OlderSession.allocate(self, buffer)
 
 
-def run(func: Callable, grid: tuple[int, ...], args: tuple, kwargs: dict) -> Run:
+def run(func: Callable, grid: tuple[int, ...], args: tuple, kwargs: dict, chip: Any) -> Run:
     """Run every instance of the kernel; arrays among the arguments that it writes are written."""
-    chip, name = current_chip(), func.__name__
+    name = func.__name__
     args, kwargs = typing.filled(args), typing.filled(kwargs)
     machine = new_machine(chip)
     bound = inspect.signature(func).bind(*args, **kwargs)
