@@ -171,9 +171,12 @@ def _show_findings(found: list[Any], *, as_json: bool) -> None:
 @click.option("--target", default=DEFAULT_TARGET, show_default=True, help="Chips: trn2,trn3.")
 @click.option("--arg", "args", multiple=True, metavar="NAME=VALUE", help="a=float32[128,512] n=2")
 @click.option("--cores", "--grid", "grid", default="", help="Launch grid: 2 or 4,2.")
+@click.option("--nki", "version", metavar="VERSION", help="NKI it was written for: 0.1 to 0.6.")
 @json_option
 @click.argument("kernel", metavar="FILE.py[:KERNEL]")
-def check(target: str, args: tuple[str, ...], grid: str, json: bool, kernel: str) -> None:
+def check(
+    target: str, args: tuple[str, ...], grid: str, version: str | None, json: bool, kernel: str
+) -> None:
     """Say whether the chip and its compiler would take a kernel, without running it.
 
     Kernels of nki and neuronxcc.nki; every program instance of the launch grid is checked.
@@ -189,7 +192,7 @@ def check(target: str, args: tuple[str, ...], grid: str, json: bool, kernel: str
 
     given = dict(map(nki.read_pair, args))
     with contextlib.redirect_stdout(sys.stderr):  # what the kernel prints is not the report
-        checked = check_file(kernel, target.split(","), given, nki.read_grid(grid))
+        checked = check_file(kernel, target.split(","), given, nki.read_grid(grid), version)
     told = nki.document(kernel, checked)
     click.echo(jsonlib.dumps(told) if json else "\n\n".join(map(str, checked)))
     sys.exit({"clean": 0, "refused": 1, "unchecked": 2, "findings": 3}[told["status"]])

@@ -26,24 +26,26 @@ def check_file(
     targets: Sequence[str],
     arguments: Mapping[str, Any],
     grid: tuple[int, ...] = (),
+    version: str | None = None,
 ) -> list[nki.Checked]:
     """Check `FILE.py` or `FILE.py:KERNEL` for each target: one report for each kernel and target.
 
     The file is imported, so what stands at its top level runs (keep calls of kernels behind
     `if __name__ == "__main__"`).  Arguments are given by name; when a file has several kernels
     each takes those it has parameters for.
-    `grid` is the launch grid, where the kernel itself has none.
+    `grid` is the launch grid, where the kernel itself has none; `version` the NKI it was written
+    for, as for `install`.
     Raises MissingFileError, UnknownNameError `dropin.kernel`, and what the file itself raises.
     """
     path, _, name = place.rpartition(":") if not os.path.isfile(place) else (place, "", "")
     if not os.path.isfile(path):
         raise MissingFileError(f"cannot check {path or place}: no such file", code=NO_KERNEL)
     checked = []
-    with _loaded(path) as module:
+    with _loaded(path, version) as module:
         for kernel in _kernels(module, path, name):
             given = arguments if name else _own(kernel, arguments)
             for target in targets:
-                with install(target):
+                with install(target, version):
                     checked.append(nki.check(kernel, target, given, vars(module), grid))
     return checked
 
@@ -80,13 +82,13 @@ def _kernels(module: ModuleType, path: str, name: str) -> list[Any]:
 
 
 @contextlib.contextmanager
-def _loaded(path: str) -> Iterator[ModuleType]:
+def _loaded(path: str, version: str | None = None) -> Iterator[ModuleType]:
     """The file as a module, importable under its name (in its package, if it lies in one)."""
     root, name = _package(os.path.abspath(path))
     before = set(sys.modules)
     sys.path.insert(0, root)
     try:
-        with install():
+        with install(version=version):
             yield _import(name, path)
     finally:
         sys.path.remove(root)
