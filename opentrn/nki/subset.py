@@ -118,7 +118,9 @@ class _Reader:
 
 def _is_users(thing: Any) -> bool:
     """Whether the source is a kernel author's: not Python's, not NumPy's, not ours."""
-    module = getattr(thing, "__module__", None) or ""
+    # Functions of older NKI versions call themselves `nki`; where they are written tells.
+    written = getattr(thing, "__globals__", {}).get("__name__")
+    module = written or getattr(thing, "__module__", None) or ""
     top = module.partition(".")[0]
     if top == "opentrn":
         return module.startswith("opentrn.nki.kernels")

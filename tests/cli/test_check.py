@@ -111,3 +111,23 @@ def test_a_small_kernel_takes_less_than_a_second(opentrn, kernels):
     assert opentrn("check", f"{kernels}:good", *ARG).status == 0
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.0
+
+
+def test_a_kernel_is_checked_as_written_for_an_older_nki(opentrn, tmp_path):
+    (tmp_path / "old.py").write_text(
+        "import nki, nki.isa as nisa, nki.language as nl\n"
+        "@nki.jit\n"
+        "def k(x):\n"
+        "    out = nl.ndarray((128, 8), nl.float32, buffer='shared_hbm')\n"
+        "    tile = nl.ndarray((128, 8), nl.float32, buffer=nl.sbuf)\n"
+        "    nisa.dma_copy(tile, x)\n"
+        "    nisa.dma_copy(out, tile)\n"
+        "    return out\n"
+    )
+    given = ("check", "old.py:k", "--arg", "x=float32[128,8]", "--json")
+    older, today = opentrn(*given, "--nki", "0.2"), opentrn(*given)
+    assert (older.status, today.status) == (3, 1)
+    (found,) = json.loads(older.out)["kernels"][0]["findings"]
+    assert (found["code"], found["at"]["line"]) == ("nki.migrate.ndarray", 4)
+    (refused,) = json.loads(today.out)["kernels"][0]["refusals"]
+    assert refused["code"] == "nki.buffer"
