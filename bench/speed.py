@@ -205,15 +205,17 @@ def ten_million() -> tuple[float, float, float]:
     given = view_of(Buffer(0, "hbm", (128, 512), dtype("float32"), kind="input"))
     program = nki.record(looped, chip, given, 65_000).program
     timeline(nki.record(looped, chip, given, 50).program, chip, fast=True)  # compiled by now
-    rates = []
-    for fast in (True, False):
+    rates: dict[bool, float] = {}
+    for fast in (True, False, True, False):  # the first ones also ask the system for their memory
         fresh, start = replace(program), time.perf_counter()
         found = timeline(fresh, chip, fast=fast)
         busy = float((found.end - found.start).sum())
-        rates.append(len(found) / 1e6 / (time.perf_counter() - start))
+        rate = len(found) / 1e6 / (time.perf_counter() - start)
+        rates[fast] = max(rate, rates.get(fast, 0.0))
         if not busy > 0.0:
             raise SystemExit("nothing ran")
-    return *rates, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+    return rates[True], rates[False], memory
 
 
 def startup() -> list[Figure]:
