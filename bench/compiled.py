@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from opentrn import compiler, hw, runtime
+from opentrn.base import TrnError
 from opentrn.graph import Graph, from_torch, g
 
 TOKENS = 2048
@@ -196,7 +197,11 @@ def main() -> None:
     for name, measure in MEASUREMENTS.items():
         if words and not any(w in name for w in words):
             continue
-        one = measure()
+        try:
+            one = measure()
+        except TrnError as error:  # a program that does not fit is a result too
+            print(f"| {name} | {error.what} | | | | |", flush=True)
+            continue
         goal = f"{one.goal:.0%}" if one.goal else "–"
         print(f"| {one.name} | {one.microseconds:,.0f} us | {one.mfu:.1%} | {goal} | "
               f"{one.compile_seconds:.1f} s | {one.instructions:,} |", flush=True)  # fmt: skip

@@ -311,20 +311,20 @@ def new_empty_strided(g: Builder, self: Value, size: Any, stride: Any,
 
 
 def _triangle(g: Builder, found: Any, dtype: Any) -> Value:
-    kind = dtype_of("int64" if dtype in (None, "long") else dtype)
+    kind = dtype_of("int64" if dtype in (None, 4) else dtype)  # 4 is torch's number for int64
     return g.cast(g.constant(np.array(found, np.int64)), kind)
 
 
-@torch_op("aten::tril_indices(int row, int col, int offset=0, *, ScalarType? dtype=long, Layout? "
+@torch_op("aten::tril_indices(int row, int col, int offset=0, *, ScalarType? dtype=4, Layout? "
           "layout=None, Device? device=None, bool? pin_memory=None) -> Tensor")
-def tril_indices(g: Builder, row: int, col: int, offset: int = 0, dtype: Any = "long") -> Value:
+def tril_indices(g: Builder, row: int, col: int, offset: int = 0, dtype: Any = 4) -> Value:
     """Rows and columns of the places at or below a diagonal."""
     return _triangle(g, np.tril_indices(row, offset, col), dtype)
 
 
-@torch_op("aten::triu_indices(int row, int col, int offset=0, *, ScalarType? dtype=long, Layout? "
+@torch_op("aten::triu_indices(int row, int col, int offset=0, *, ScalarType? dtype=4, Layout? "
           "layout=None, Device? device=None, bool? pin_memory=None) -> Tensor")
-def triu_indices(g: Builder, row: int, col: int, offset: int = 0, dtype: Any = "long") -> Value:
+def triu_indices(g: Builder, row: int, col: int, offset: int = 0, dtype: Any = 4) -> Value:
     """Rows and columns of the places at or above a diagonal."""
     return _triangle(g, np.triu_indices(row, offset, col), dtype)
 
