@@ -312,6 +312,7 @@ class nc_stream_shuffle(VectorInstr):
     """
 
     packs = True
+    partial = True
     dst = InOut(TILE, "P F")
     src = In(TILE, "S F")
     shuffle_mask = Flag(REQUIRED, "32 source partitions within a quadrant", read=_read_mask)
@@ -352,6 +353,13 @@ class nc_stream_shuffle(VectorInstr):
         """(output partition, source partition) of every partition that is written."""
         pairs = [(p, p // 32 * 32 + i.shuffle_mask[p % 32]) for p in range(i.P)]
         return [(p, s) for p, s in pairs if i.shuffle_mask[p % 32] != KEEP]
+
+    def parts(i, name, view):
+        """The partitions that are written or read, in runs of neighbours."""
+        rows = sorted({pair[name == "src"] for pair in i.moves()})
+        starts = [n for n, row in enumerate(rows) if n == 0 or row != rows[n - 1] + 1]
+        ends = [*starts[1:], len(rows)]
+        return tuple(view[rows[a] : rows[b - 1] + 1] for a, b in zip(starts, ends, strict=True))
 
     def run(i, dst, src):
         """The rows of `src` in their new places."""

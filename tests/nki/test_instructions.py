@@ -277,3 +277,43 @@ def test_numbers_python_calls_equal_are_told_apart():
     got = run("trn2", filled).outputs
     assert [float(g[0, 0]) for g in got] == [0, 0, 0, 0, 1, 1, 1]
     assert [bool(np.signbit(g[0, 0])) for g in got] == [False, True, *[False] * 5]
+
+
+BACKWARDS = list(range(31, -1, -1))
+
+
+def shuffled(mask, filled=64, read=64):
+    """The run of a shuffle of the first `filled` rows written, of which `read` are returned."""
+
+    def kernel(x):
+        tile, dst = nl.ndarray((64, 8), nl.float32), nl.ndarray((64, 8), nl.float32)
+        nisa.dma_copy(tile[0:filled], x[0:filled])
+        nisa.nc_stream_shuffle(dst, tile, mask)
+        out = nl.ndarray((read, 8), nl.float32, buffer=nl.shared_hbm)
+        nisa.dma_copy(out, dst[0:read])
+        return out
+
+    return nki.run(kernel, np.arange(512, dtype=np.float32).reshape(64, 8))
+
+
+def test_a_shuffle_of_all_partitions_needs_nothing_in_dst():
+    run = shuffled(BACKWARDS)
+    rows = np.arange(512, dtype=np.float32).reshape(2, 32, 8)[:, ::-1].reshape(64, 8)
+    assert run.findings == ()
+    assert np.array_equal(run.outputs, rows)
+
+
+def test_a_shuffle_leaves_the_partitions_it_keeps_unwritten():
+    """The first partition is kept, so who reads it reads what nobody wrote; the rest is fine."""
+    run = shuffled([255, *BACKWARDS[1:]], read=32)
+    assert [f.code for f in run.findings] == ["sim.uninitialised"]
+    assert "dma_copy" in run.findings[0].what
+    assert np.isnan(run.outputs[0]).all()
+    assert np.array_equal(run.outputs[1:, 0], np.arange(30, -1, -1) * 8.0)
+
+
+def test_a_shuffle_reads_only_the_partitions_its_mask_names():
+    assert shuffled([0] * 32, filled=33).findings == ()
+    missing = shuffled([1] * 32, filled=33).findings
+    assert [f.code for f in missing] == ["sim.uninitialised"]
+    assert "nc_stream_shuffle: `src`" in missing[0].what

@@ -270,3 +270,24 @@ def test_addresses_outside_the_memory_are_refused():
         with pytest.raises(TrnError) as caught:
             nki.run(lambda b=buffer, a=address: nl.ndarray((16, 8), nl.float32, b, address=a))
         assert caught.value.code == "nki.address"
+
+
+@pytest.mark.parametrize("buffer", [nl.sbuf, nl.psum])
+@pytest.mark.parametrize("dtype", [nl.float32, nl.bfloat16, nl.int8])
+def test_addresses_that_are_not_aligned_are_refused(buffer, dtype):
+    """Tiles begin at multiples of 4 bytes (sbuf_min_align and psum_min_align of nl.tile_size)."""
+    for byte in (1, 2, 3, 65):
+        with pytest.raises(UsageError) as caught:
+            nki.run(lambda at=byte: nl.ndarray((16, 8), dtype, buffer, address=(32, at)))
+        assert caught.value.code == "nki.address"
+        assert caught.value.fix == f"pass (32, {byte // 4 * 4})"
+        assert caught.value.at.text.startswith("nki.run(lambda at=byte")
+    for byte in (0, 4, 68):
+        nki.run(lambda at=byte: (nl.ndarray((16, 8), dtype, buffer, address=(32, at)), None)[1])
+
+
+def test_addresses_are_two_numbers():
+    with pytest.raises(UsageError) as caught:
+        nki.run(lambda: nl.ndarray((16, 8), nl.float32, address=(32, 64, 0)))
+    assert caught.value.code == "nki.address"
+    assert caught.value.fix == "pass (32, 64)"

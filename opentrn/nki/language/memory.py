@@ -142,7 +142,10 @@ def _check_named(dtype, name) -> None:
 
 
 def _check_address(core, made, address) -> None:
-    """BoundsError when the tensor does not lie within its memory; SpaceError in HBM."""
+    """BoundsError when the tensor does not lie within its memory; SpaceError in HBM.
+
+    UsageError for a byte that is not aligned and for more than two numbers.
+    """
     if not made.on_chip:
         raise SpaceError(
             "an explicit address for a tensor in HBM",
@@ -158,6 +161,15 @@ def _check_address(core, made, address) -> None:
             f"address {tuple(address)}: partitions {made.partition} to {last - 1}, bytes "
             f"{made.address} to {made.address + made.partition_bytes - 1} of {size}",
             code="nki.address",
+        )
+    step = int(core.sbuf_alignment if made.space == "sbuf" else core.psum_alignment)
+    if len(address) != 2 or made.address % step:
+        raise UsageError(
+            f"address {tuple(address)} of a tile in {made.space}",
+            code="nki.address",
+            rule=f"address is (first partition, byte within each partition), the byte a multiple "
+            f"of {step}",
+            fix=f"pass {(made.partition, made.address // step * step)}",
         )
 
 
