@@ -14,6 +14,7 @@ from opentrn.compiler.dilate import DILATION
 from opentrn.compiler.emit import Emitter
 from opentrn.compiler.fuse import LAST, LINEAR
 from opentrn.compiler.merge import merge, norms
+from opentrn.compiler.narrow import WRAP
 from opentrn.compiler.order import order
 from opentrn.compiler.place import place_hbm
 from opentrn.compiler.places import PLACES
@@ -71,7 +72,7 @@ def _precision(state: State) -> None:
 def _spell(state: State) -> None:
     """Rules first; then composites no kernel takes, whose parts may need rules again."""
     while True:
-        graph = rewrite(state.graph, (*SPELL, *PLACES, *PRODUCTS, *DILATION), state.notes)
+        graph = rewrite(state.graph, (*SPELL, *WRAP, *PLACES, *PRODUCTS, *DILATION), state.notes)
         spelled = _spelled(graph, state.notes)
         if spelled.outputs == graph.outputs:
             break
