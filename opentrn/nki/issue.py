@@ -17,7 +17,7 @@ from opentrn.isa import (
 from opentrn.isa import form as make_form
 from opentrn.nki.axes import check_axes
 from opentrn.nki.session import current
-from opentrn.nki.tensor import NKIObject, NkiTensor, VirtualRegister
+from opentrn.nki.tensor import NKIObject, NkiTensor, VirtualRegister, refuse_foreign
 
 NUMBER = ImmediateForm()
 REGISTER = RegisterForm()
@@ -62,14 +62,17 @@ def operand(cls, position: int, given: Any) -> tuple[Any, Any]:
 def issue(cls, operands: tuple, flags: tuple, values: tuple, name: str | None) -> NkiInstruction:
     """Check, run and record one instruction; errors carry the user's line."""
     session = current()
-    kept, seen = [], []
+    machine, kept, seen = session.machine, [], []
     for position, given in enumerate(operands):
         if type(given) is NkiTensor:
+            if given._handle.machine is not machine or given._indices:
+                refuse_foreign(given, machine)
             kept.append(given._view)
             seen.append(given._form or given.form())
         elif given is REQUIRED:
             _missing(cls, cls.operand_names[position])
         else:
+            refuse_foreign(given, machine)
             what, shape = operand(cls, position, given)
             kept.append(what)
             seen.append(shape)

@@ -8,7 +8,7 @@ from opentrn.base import UsageError, declare
 from opentrn.isa import View
 from opentrn.nki import arrays, exchange, refusals, versions
 from opentrn.nki.session import Session
-from opentrn.nki.tensor import MemoryRegion, NkiTensor
+from opentrn.nki.tensor import MemoryRegion, NkiTensor, refuse_foreign
 
 declare(
     "nki.output_space",
@@ -90,6 +90,7 @@ def results(session: Session, result: Any, like: str) -> Any:
             rule="a kernel returns tensors in shared HBM, or tuples and lists of them",
             fix="return the output tensors",
         )
+    refuse_foreign(result, session.machine)
     buffer = result._view.buffer
     older = result.buffer is MemoryRegion.private_hbm and versions.before("0.3")
     if older and buffer.kind != "input":

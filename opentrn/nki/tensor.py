@@ -53,6 +53,12 @@ declare(
     fix="keep such assertions for simulation, or compare after the kernel",
 )
 declare(
+    "nki.other_call",
+    "A tile, a tensor or a register of another kernel call is used.",
+    rule="what a kernel allocates is gone when the call ends; only arrays go from call to call",
+    fix="return it as an output (in nl.shared_hbm) and pass the array to the next call",
+)
+declare(
     "nki.assign",
     "A tile was assigned with `tile[...] = value`.",
     rule="NKI 0.6 instructions write through `dst=`; indexing makes views",
@@ -385,6 +391,24 @@ class NkiTensor(Unknown, NKIObject):
         head = f"NkiTensor({self.name or '?'} {list(self.shape)} {self.dtype}"
         body = np.array2string(self._handle.machine.value(self._view), threshold=16)
         return f"{head} in {self.buffer.value})\n{body}"
+
+
+def refuse_foreign(given: Any, machine: Any) -> None:
+    """UsageError `nki.other_call` when a tensor, a register or an index of it is not of `machine`.
+
+    `machine` is that of the running kernel call.
+    """
+    if isinstance(given, VirtualRegister):
+        owner, what = given.machine, f"register {given.name or given.number}"
+    elif isinstance(given, NkiTensor):
+        owner, buffer = given._handle.machine, given._view.buffer
+        what = f"{buffer.name or 'a tensor'} {given.dtype}{list(given.shape)}"
+    else:
+        return
+    if owner is not machine:
+        raise UsageError(f"{what} belongs to another call of a kernel", code="nki.other_call")
+    for index in getattr(given, "_indices", ()):
+        refuse_foreign(index._index if isinstance(index, DynamicSlice) else index, machine)
 
 
 def _users_call() -> bool:
