@@ -3,11 +3,8 @@
 Nothing but click is imported until a command runs, so that `opentrn --help` answers at once.
 """
 
-import functools
 import json as jsonlib
 import os
-import platform
-import shutil
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -20,19 +17,6 @@ DEFAULT_TARGET = "trn2"
 
 # Findings that `opentrn run` prints.
 MOST_FINDINGS = 20
-# What each extra of pyproject.toml brings; `built` is False while nothing here uses it yet.
-EXTRAS: dict[str, tuple[str, bool]] = {
-    "fast": ("compiled loops for the timing model (the results are the same)", True),
-    "torch": ("PyTorch: torch.compile, traces, training steps on a simulated chip", True),
-    "jax": ("JAX: jit for a simulated chip; StableHLO programs as input", True),
-    "tensorflow": ("TensorFlow functions as input", False),
-    "onnx": ("ONNX files as input", False),
-    "ray": ("runs spread over several machines", False),
-    "jobs": ("managed training jobs", False),
-    "report": ("instruction tables as Parquet (the HTML page needs nothing)", True),
-    "demo": ("what the examples run: PyTorch, a tokenizer, a sentence encoder, digits", True),
-    "test": ("what `make test` runs", True),
-}
 
 
 class _Command(click.Command):
@@ -42,11 +26,16 @@ class _Command(click.Command):
         """Run the command; a TrnError ends it with status 1, a UsageError with status 2."""
         try:
             return super().invoke(ctx)
+        except KeyboardInterrupt:
+            click.echo("interrupted", err=True)
+            ctx.exit(130)
         except Exception as error:
             from opentrn.base import TrnError, UsageError
 
             if not isinstance(error, TrnError):
-                raise
+                if ctx.command.name not in _LOADERS or not _show_users_error(error):
+                    raise
+                ctx.exit(1)
             _show_refusal(error, as_json=bool(ctx.params.get("json")))
             ctx.exit(2 if isinstance(error, UsageError) else 1)
 
@@ -58,6 +47,28 @@ def _show_refusal(error: Any, *, as_json: bool) -> None:
     click.echo(jsonlib.dumps(error.json()) if as_json else str(error), err=True)
     for note in () if as_json else getattr(error, "__notes__", ()):
         click.echo(note, err=True)
+
+
+_LOADERS = ("analyze", "calibrate", "check", "compile", "diff", "profile")
+"""Commands that import a user's file; what it raises is shown without our part of the traceback."""
+
+
+def _show_users_error(error: Exception) -> bool:
+    """Show an error of a user's file as Python would; False when no line of theirs took part."""
+    package = os.path.dirname(os.path.abspath(__file__)) + os.sep
+    library = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
+    trace = error.__traceback__
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        standard = file.startswith(library) and "-packages" not in file
+        if not (standard or file.startswith((package, "<frozen ")) or _is_runner(file)):
+            break
+        trace = trace.tb_next
+    if trace is None and not isinstance(error, SyntaxError):
+        return False
+    error.__context__ = None if isinstance(error, SyntaxError) else error.__context__
+    sys.excepthook(type(error), error.with_traceback(trace), trace)
+    return True
 
 
 def _is_runner(file: str) -> bool:
@@ -142,17 +153,33 @@ def run(
         finally:
             _show_findings(list(found), as_json=json)
             _save(kept)
+            _show_ignored(as_json=json)
+
+
+def _show_ignored(*, as_json: bool) -> None:
+    """Say on standard error which variables of the Neuron SDK are set and mean nothing here."""
+    from opentrn.commands.environment import ignored
+
+    names = ignored()
+    if names and as_json:
+        click.echo(jsonlib.dumps({"kind": "Note", "ignored_variables": names}), err=True)
+    elif names:
+        told = f"{', '.join(names)} {'means' if len(names) == 1 else 'mean'} nothing here"
+        click.echo(f"\nnote: {told}; `opentrn doctor` lists the variables that do", err=True)
 
 
 def _save(tensors: dict[str, Any]) -> None:
     """Write arrays as NAME.npy into the current directory, and say so."""
     import numpy
 
+    from opentrn.base import writing
+
     for name, array in tensors.items():
-        path = f"{name.replace(os.sep, '_')}.npy"
+        path = f"{name.replace(os.sep, '_')}.npy"  # in the current directory
         # bfloat16 and the 8-bit floats are no types of the file format: their values as float32.
         known = array.dtype.kind in "biuf"
-        numpy.save(path, array if known else array.astype("float32"))
+        with writing(path) as file:
+            numpy.save(file, array if known else array.astype("float32"))
         click.echo(f"wrote {path}: {array.dtype}{list(array.shape)}", err=True)
 
 
@@ -339,7 +366,7 @@ main.command(
 main.command("claims")(commands.claims)
 
 
-# ---------------------------------------------------------------------------------- show, explain
+# -------------------------------------------------------------------------- show, explain, doctor
 
 
 @main.command()
@@ -354,229 +381,5 @@ def show(name: str) -> None:
     click.echo(hw.page(name))
 
 
-@main.command()
-@click.argument("code", required=False)
-@json_option
-def explain(code: str | None, json: bool) -> None:
-    """Explain an error CODE; without one, list the codes.
-
-    A code the Neuron tools print (NCC_..., NRT_...) finds the refusals here that mean the same.
-    """
-    found = _explanations(code)
-    if json:
-        click.echo(jsonlib.dumps(found))
-        return
-    if code is None:
-        width = max(len(each["code"]) for each in found)
-        for each in found:
-            click.echo(f"{each['code']:{width}}  {each['meaning'].splitlines()[0]}")
-        return
-    click.echo("\n\n".join(map(_explanation_text, found)))
-
-
-def _explanation_text(found: dict[str, str]) -> str:
-    lines = [found["code"] + (f"  ({found['neuron']})" if found["neuron"] else "")]
-    parts = (("", found["meaning"]), ("rule  ", found["rule"]), ("fix   ", found["fix"]))
-    if found["fault"]:
-        from opentrn.base import FAULTS
-
-        parts = (*parts, ("chip  ", f"{found['fault']}: {FAULTS[found['fault']]}"))
-    return "\n".join([*lines, *(f"  {name}{text}" for name, text in parts if text)])
-
-
-def _explanations(code: str | None) -> list[dict[str, str]]:
-    """The explanations of one code, of all that share a Neuron code, or (None) of every code."""
-    import dataclasses
-
-    from opentrn import base
-
-    neuron = code is not None and "." not in code
-    _load_rooms(None if code is None or neuron else code.partition(".")[0])
-    every = base.codes()
-    if code is None:
-        found = [base.explanation(each) for each in every]
-    elif neuron:
-        found = [base.explanation(each) for each in every]
-        found = [each for each in found if code in each.neuron.split()]
-    else:
-        found = [base.explanation(code) or _instruction_explanation(code)]
-    found = [dataclasses.asdict(each) for each in found if each is not None]
-    if not found:
-        _refuse_code(code, every)
-    return found
-
-
-def _instruction_explanation(code: str) -> Any:
-    from opentrn import isa
-
-    return isa.explain(code)
-
-
-@functools.cache
-def _unknown_code() -> str:
-    from opentrn.base import declare
-
-    return declare(
-        "cli.code",
-        "There is no explanation under this code.",
-        rule="a code is <instruction>.<part>, <room>.<name>, or a code the Neuron tools print",
-        fix="`opentrn explain` without a code lists them",
-    )
-
-
-def _refuse_code(code: str | None, known: list[str]) -> None:
-    from opentrn.base import UnknownNameError, nearest
-
-    like = nearest(str(code), known)
-    also = f"; did you mean {' or '.join(like)}?" if like else ""
-    raise UnknownNameError(f"there is no error code {code}{also}", code=_unknown_code())
-
-
-def _load_rooms(room: str | None) -> None:
-    """Import every module of one room, or of all for None or another word, to declare its codes."""
-    import importlib.util
-    import pkgutil
-
-    _unknown_code()
-    prefix = f"opentrn.{room}"
-    if room is None or importlib.util.find_spec(prefix) is None:
-        prefix = "opentrn"
-    top = importlib.import_module(prefix)
-    for found in pkgutil.walk_packages(getattr(top, "__path__", []), f"{prefix}."):
-        if found.name == "opentrn.__main__":
-            continue
-        try:
-            importlib.import_module(found.name)
-        except ModuleNotFoundError as error:  # a part that needs an extra which is not installed
-            if str(error.name).startswith("opentrn"):
-                raise
-
-
-# ---------------------------------------------------------------------------------------- doctor
-
-
-@main.command()
-@json_option
-def doctor(json: bool) -> None:
-    """Say what is installed, what each extra would add, and what stands in the way."""
-    report = examine()
-    click.echo(jsonlib.dumps(report) if json else "\n".join(_doctor_lines(report)))
-    if report["problems"]:
-        sys.exit(1)
-
-
-def examine() -> dict[str, Any]:
-    """Look at this machine: versions, threads, memory and disk in bytes, extras, problems."""
-    core, extras = _requirements()
-    missing = [name for name in core if _version(name) is None]
-    problems = [f"{name} is missing: pip install {name}" for name in missing]
-    if not core:
-        problems.append("opentrn runs from its sources and is not installed: pip install -e .")
-    return {
-        "opentrn": __version__,
-        "python": platform.python_version(),
-        "executable": sys.executable,
-        "platform": platform.platform(),
-        "cores": _cores(),
-        "memory_bytes": _memory(),
-        "disk_free_bytes": shutil.disk_usage(".").free,
-        "blas": _blas(),
-        "core": {name: _version(name) for name in core},
-        "extras": extras,
-        "problems": problems,
-    }
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def _memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def _version(package: str) -> str | None:
-    """The installed version of a package, or None."""
-    from importlib import metadata
-
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _requirements() -> tuple[list[str], dict[str, Any]]:
-    """Core packages, and for each extra its packages' versions, from the installed metadata."""
-    import re
-    from importlib import metadata
-
-    core: list[str] = []
-    extras: dict[str, Any] = {}
-    for name, (adds, built) in EXTRAS.items():
-        extras[name] = {"adds": adds, "built": built, "packages": {}}
-        extras[name]["install"] = f"pip install 'opentrn[{name}]'"
-    try:
-        lines = metadata.requires("opentrn") or []
-    except metadata.PackageNotFoundError:
-        return core, extras
-    for line in lines:
-        package = re.split(r"[^A-Za-z0-9_.-]", line, maxsplit=1)[0]
-        extra = re.search(r"extra == [\"'](\w+)[\"']", line)
-        if extra is None:
-            core.append(package)
-        elif extra[1] in extras:
-            extras[extra[1]]["packages"][package] = _version(package)
-    return core, extras
-
-
-def _blas() -> dict[str, Any]:
-    """NumPy's linear algebra library and the number of threads it was told to use (None: all)."""
-    if _version("numpy") is None:
-        return {"name": None, "threads": None}
-    import numpy
-
-    built = numpy.show_config(mode="dicts").get("Build Dependencies", {})
-    names = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
-    told = [os.environ[name] for name in names if os.environ.get(name, "").isdigit()]
-    return {
-        "name": built.get("blas", {}).get("name", "unknown"),
-        "threads": int(told[0]) if told else None,
-    }
-
-
-def _doctor_lines(report: dict[str, Any]) -> Iterator[str]:
-    yield f"opentrn {report['opentrn']} on Python {report['python']} ({report['executable']})"
-    yield f"  {report['platform']}"
-    yield (
-        f"  {report['cores']} cores, {report['memory_bytes'] / 2**30:.1f} GiB of memory, "
-        f"{report['disk_free_bytes'] / 2**30:.1f} GiB of disk free here"
-    )
-    blas = report["blas"]
-    threads = blas["threads"]
-    yield f"  BLAS: {blas['name']}, " + (
-        f"{threads} thread{'s' * (threads > 1)}"
-        if threads
-        else "as many threads as cores (OPENBLAS_NUM_THREADS=1 is faster while others compute)"
-    )
-    yield ""
-    for name, version in report["core"].items():
-        yield f"  {name:12} {version or 'MISSING'}"
-    yield ""
-    yield "extras"
-    for name, extra in report["extras"].items():
-        yield f"  {name:12} {extra['adds']}" + ("" if extra["built"] else " (not built yet)")
-        if extra["built"]:
-            yield f"  {'':12} {_extra_state(extra)}"
-    yield ""
-    yield from (report["problems"] or ["No problem found."])
-
-
-def _extra_state(extra: dict[str, Any]) -> str:
-    packages = extra["packages"]
-    have = ", ".join(f"{name} {version}" for name, version in packages.items() if version)
-    lack = ", ".join(name for name, version in packages.items() if not version)
-    if not lack:
-        return f"installed: {have}"
-    return f"{extra['install']}   ({'also ' if have else ''}brings {lack})"
+main.command("explain")(commands.explain)
+main.command("doctor")(commands.doctor)

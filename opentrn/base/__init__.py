@@ -1,6 +1,6 @@
 """The words every room speaks: units, data types, rounding, errors, clock and trace."""
 
-from opentrn.base import clock, dtypes, errors, functions, numerics, trace, units
+from opentrn.base import clock, dtypes, errors, files, functions, numerics, trace, units
 from opentrn.base.clock import Agenda, Clock, EventKey
 from opentrn.base.dtypes import (
     ALL,
@@ -53,6 +53,7 @@ from opentrn.base.errors import (
     TrnError,
     UnknownNameError,
     UnsupportedError,
+    UnwritableError,
     UnwrittenError,
     UsageError,
     Where,
@@ -62,6 +63,7 @@ from opentrn.base.errors import (
     nearest,
     user_line,
 )
+from opentrn.base.files import folder, write_whole, writing
 from opentrn.base.functions import FUNCTIONS
 from opentrn.base.trace import GRADES, Event, Trace
 from opentrn.base.units import (
@@ -79,10 +81,12 @@ __all__ = [
     "Agenda", "BoundsError", "Bug", "CapacityError", "Clock", "DType", "DtypeError", "Event",
     "EventKey", "Explanation", "FactError", "FileFormatError", "LimitError", "MissingFileError",
     "NotBuiltError", "OrderError", "Quantity", "ShapeError", "SpaceError", "Trace", "TrnError",
-    "UnknownNameError", "UnsupportedError", "UnwrittenError", "UsageError", "Where",
+    "UnknownNameError", "UnsupportedError", "UnwritableError", "UnwrittenError",
+    "UsageError", "Where",
     "bytes_text", "clock", "codes", "declare", "dollars_text", "dtype", "dtypes", "errors",
-    "explanation", "flops_text", "functions", "nearest", "numerics", "parse", "rate_text",
-    "seconds_text", "trace", "units", "user_line",
+    "explanation", "files", "flops_text", "folder", "functions", "nearest", "numerics", "parse",
+    "rate_text",
+    "seconds_text", "trace", "units", "user_line", "write_whole", "writing",
     "bfloat16", "bool_", "float4_e2m1fn", "float4_e2m1fn_x4", "float8_e3m4", "float8_e4m3",
     "float8_e4m3fn", "float8_e4m3fn_x4", "float8_e5m2", "float8_e5m2_x4", "float8_e8m0fnu",
     "float16", "float32", "float64", "int8", "int16", "int32", "int64", "tfloat32", "uint8",

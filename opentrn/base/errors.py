@@ -328,5 +328,9 @@ class MissingFileError(TrnError, FileNotFoundError):
     """A file that is not there."""
 
 
+class UnwritableError(TrnError, OSError):
+    """A file that cannot be written where it was asked for."""
+
+
 class UnsupportedError(TrnError, ValueError):
     """Something the real machine or its compiler refuses."""

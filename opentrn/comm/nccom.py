@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from opentrn.base import UsageError, bfloat16, declare, dtypes, numerics
+from opentrn.base import UsageError, bfloat16, declare, dtypes, numerics, write_whole
 from opentrn.comm.build import MOST, build
 from opentrn.comm.choose import bandwidths
 from opentrn.comm.schedule import Schedule, run
@@ -22,6 +22,7 @@ from opentrn.comm.topology import Topology, place
 declare(
     "comm.nccom",
     "nccom-test was called in a way it does not understand.",
+    rule="an operation, the number of ranks (-r), and options of nccom-test",
     fix="`opentrn nccom-test --help` lists operations and options",
 )
 
@@ -56,7 +57,10 @@ def size(text: str) -> int:
     """Bytes of a size as people type it: 8, 2kb, 32M, 1GB (binary); ValueError otherwise."""
     plain = text.strip().lower().removesuffix("b")
     scale = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}.get(plain[-1:], 1)
-    return int(float(plain[:-1] if scale > 1 else plain) * scale)
+    number = float(plain[:-1] if scale > 1 else plain) * scale
+    if not number < float("inf"):
+        raise ValueError(f"{text!r} is no size")
+    return int(number)
 
 
 def _parser() -> _Parser:
@@ -92,7 +96,7 @@ def _parser() -> _Parser:
 def _given(arguments: Sequence[str]) -> list[str]:
     """The words of a command, with `--check` followed by its default before another word."""
     found: list[str] = []
-    for word, after in zip(arguments, [*arguments[1:], ""], strict=True):
+    for word, after in zip(arguments, [*arguments, ""][1:], strict=True):
         found.append(word)
         if word in ("-c", "--check") and after not in CHECKS:
             found.append("random")
@@ -103,7 +107,16 @@ def _sizes(asked: argparse.Namespace) -> Iterator[int]:
     """Every size to time; UsageError for ranges that never end or are not ones."""
     now, last = asked.minbytes, asked.maxbytes if asked.maxbytes is not None else asked.minbytes
     factor, step = asked.stepfactor, asked.stepbytes
-    if now < 1 or last < now or (factor is not None and factor <= 1) or (step or 1) < 1:
+    each = DTYPES[asked.datatype].itemsize
+    if now % each:
+        raise UsageError(
+            f"{now} bytes are no whole number of {asked.datatype} elements",
+            code="comm.nccom",
+            rule=f"an element of {asked.datatype} has {each} bytes",
+            fix="give --minbytes a multiple of it",
+        )
+    grows = factor is None or 1 < factor < float("inf")
+    if now < 1 or last < now or not grows or (step or 1) < 1:
         raise UsageError(
             f"sizes from {now} to {last}, factor {factor}, step {step}",
             code="comm.nccom",
@@ -112,7 +125,7 @@ def _sizes(asked: argparse.Namespace) -> Iterator[int]:
     step = step or max(1, (last - now) // 10)
     exact = float(now)
     while now <= last:
-        yield now
+        yield now - now % each  # sizes in between are cut to whole elements
         exact = exact * factor if factor else exact + step
         now = int(exact)
 
@@ -165,7 +178,7 @@ def measure(asked: argparse.Namespace, topology: Topology) -> Iterator[Line]:
     """Time every size, and check it where asked."""
     collective, dtype = OPERATIONS[asked.operation], DTYPES[asked.datatype]
     for nbytes in _sizes(asked):
-        count = max(1, nbytes // dtype.itemsize)
+        count = nbytes // dtype.itemsize
         timing = time(collective, nbytes, topology, asked.algorithm)
         algbw, busbw = bandwidths(collective, nbytes, timing.seconds, topology.ranks)
         wrong = None
@@ -327,6 +340,5 @@ def main(arguments: Sequence[str], tell: Callable[[str], None] = print) -> int:
             "simulated": {"machine": topology.machine, "ranks": topology.ranks,
                           "seconds": clock.perf_counter() - began},
         }  # fmt: skip
-        with open(asked.report_to_json_file, "w", encoding="utf-8") as out:
-            json.dump(report, out, indent=4)
+        write_whole(asked.report_to_json_file, [json.dumps(report, indent=4)])
     return 1 if any(line.wrong for line in lines) else 0

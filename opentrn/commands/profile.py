@@ -48,7 +48,10 @@ def profile(
     is no option of this command, and all that follows `--`, is passed on to the script.
     """
     quiet = json or (form is not None and output is None)
-    take = _taker(args, kernel, quiet)
+    if other is not None:
+        _refuse_missing(other)
+    ran: list[str] = []
+    take = _taker(args, kernel, quiet, ran)
     if other is not None or settings or (target and "," in target):
         columns = _columns(take, file, other, target, settings)
         _show_columns(columns, json=json)
@@ -56,7 +59,7 @@ def profile(
     else:
         chosen = take(file, target, ())
         if not chosen:
-            click.echo(f"no kernel{f' named *{kernel}*' if kernel else ''} ran", err=True)
+            raise _nothing(file, kernel, ran)
         if form is None:
             _show(chosen, json=json, memory=memory)
     if form is not None:
@@ -70,9 +73,11 @@ def profile(
 # --------------------------------------------------------------------------- what is profiled
 
 
-def _taker(args: tuple[str, ...], kernel: str, quiet: bool) -> Callable:
-    """A function `(file, target, settings) -> profiles of the kernels that were asked for`."""
+def _taker(args: tuple[str, ...], kernel: str, quiet: bool, names: list[str]) -> Callable:
+    """A function `(file, target, settings) -> profiles of the kernels that were asked for`.
 
+    `names` gets the names of all kernels that ran.
+    """
     ran: dict[tuple, list] = {}
 
     def take(file: str, target: str | None, settings: tuple[str, ...]) -> list[Any]:
@@ -81,10 +86,13 @@ def _taker(args: tuple[str, ...], kernel: str, quiet: bool) -> Callable:
             raise _usage(f"{file} is no script and takes no arguments: {' '.join(args)}",
                          "leave them out, or check the spelling of the options")  # fmt: skip
         if file.endswith(".json"):
-            return [one for one in _summaries(file) if kernel in one.program]
+            found = _summaries(file)
+            names.extend(one.program for one in found)
+            return [one for one in found if kernel in one.program]
         runs = ran.get((file, target))
         if runs is None:
             found = _script(file, args, target, quiet) if script else _executable(file)
+            names.extend(run[0][0].name for run in found)
             runs = ran[file, target] = [run for run in found if kernel in run[0][0].name]
         where = None if script else target
         return [core for run in runs for core in _timed(*run, where, settings)]
@@ -247,8 +255,9 @@ def _profile(one: Any) -> "Profile":
 def _save_folder(chosen: list, folder: str, *, quiet: bool) -> None:
     """A Perfetto trace and a summary JSON for each kernel."""
     from opentrn import profiler
+    from opentrn.base import folder as make_folder
 
-    os.makedirs(folder, exist_ok=True)
+    make_folder(folder)
     for number, one in enumerate(chosen):
         base = _base(folder, number, one)
         profiler.save_summary(_summary(one), f"{base}.summary.json")
@@ -264,7 +273,9 @@ def _base(folder: str, number: int, one: Any) -> str:
 def _write_format(form: str, chosen: list, output: str | None, folder: str | None) -> None:
     """Print or write one format; each kernel to a file of its own in a folder."""
     if folder is not None:
-        os.makedirs(folder, exist_ok=True)
+        from opentrn.base import folder as make_folder
+
+        make_folder(folder)
         for number, one in enumerate(chosen):
             path = f"{_base(folder, number, one)}.{_ENDINGS[form]}"
             _write_one(form, [one], path)
@@ -280,11 +291,12 @@ def _write_format(form: str, chosen: list, output: str | None, folder: str | Non
 
 def _write_one(form: str, chosen: list, output: str | None) -> None:
     from opentrn import profiler
+    from opentrn.base import write_whole
 
     if form == "parquet":
         profiler.save_parquet(_profile(chosen[0]), output)
     elif output is not None:
-        profiler.write_whole(output, _pieces(form, chosen))
+        write_whole(output, _pieces(form, chosen))
     else:
         for piece in _pieces(form, chosen):
             sys.stdout.write(piece)
@@ -316,7 +328,32 @@ def _write_report(chosen: list, path: str, *, quiet: bool) -> None:
         click.echo(f"wrote {path}: {size / 1e6:.1f} MB, opens in a browser without a network")
 
 
+def _nothing(file: str, kernel: str, ran: list[str]) -> Exception:
+    """Why nothing was profiled: no kernel ran, or none of that name."""
+    from opentrn import profiler  # noqa: F401 - declares the code
+    from opentrn.base import UnknownNameError
+
+    names = ", ".join(dict.fromkeys(ran))
+    if ran:
+        what, fix = f"no kernel named *{kernel}* ran in {file}", f"kernels that ran: {names}"
+    else:
+        what, fix = f"no kernel ran in {file}", "profile a script that calls its kernels when run"
+    return UnknownNameError(what, code="profiler.no_kernel", fix=fix)
+
+
+def _refuse_missing(file: str) -> None:
+    """Refuse a second file that is not there before the first one runs."""
+    from opentrn.base import MissingFileError
+
+    if not os.path.isfile(file):
+        raise MissingFileError(
+            f"there is no file {file} to compare with", code="profiler.options",
+            rule="--compare takes a script, an executable or a summary", fix="check the path",
+        )  # fmt: skip
+
+
 def _usage(what: str, fix: str) -> Exception:
+    from opentrn import profiler  # noqa: F401 - declares the code
     from opentrn.base import UsageError
 
     return UsageError(what, code="profiler.options", fix=fix)

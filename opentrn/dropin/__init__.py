@@ -2,10 +2,11 @@
 
 from opentrn.dropin.checking import check_file
 from opentrn.dropin.names import NAMES, Installed, install
-from opentrn.dropin.script import load_name, run_script, script_traceback
+from opentrn.dropin.script import NO_MODEL, load_name, run_script, script_traceback
 
 __all__ = [
     "NAMES",
+    "NO_MODEL",
     "Installed",
     "check_file",
     "install",

@@ -9,8 +9,9 @@ from types import ModuleType
 from typing import Any
 
 from opentrn import nki
-from opentrn.base import MissingFileError, UnknownNameError, UsageError, declare, nearest
+from opentrn.base import UnknownNameError, UsageError, declare, nearest
 from opentrn.dropin.names import install
+from opentrn.dropin.script import refuse_no_source
 
 NO_KERNEL = declare(
     "dropin.kernel",
@@ -37,9 +38,8 @@ def check_file(
     for, as for `install`.
     Raises MissingFileError, UnknownNameError `dropin.kernel`, and what the file itself raises.
     """
-    path, _, name = place.rpartition(":") if not os.path.isfile(place) else (place, "", "")
-    if not os.path.isfile(path):
-        raise MissingFileError(f"cannot check {path or place}: no such file", code=NO_KERNEL)
+    path, _, name = place.rpartition(":") if not os.path.exists(place) else (place, "", "")
+    refuse_no_source(path or place, "cannot check", NO_KERNEL)
     checked = []
     with _loaded(path, version) as module:
         for kernel in _kernels(module, path, name):

@@ -87,10 +87,14 @@ def load_name(place: str, what: str) -> Any:
     Raises MissingFileError when there is no such file, UnknownNameError when the file has no such
     name; `what` says in the message what was expected.  What the file raises goes through.
     """
-    path, _, name = place.rpartition(":")
-    if not path or not os.path.isfile(path):
-        shown = path or place
-        raise MissingFileError(f"cannot load {what} from {shown}: no such file", code=NO_MODEL)
+    path, _, name = (place, "", "") if os.path.exists(place) else place.rpartition(":")
+    refuse_no_source(path or place, f"cannot load {what} from", NO_MODEL)
+    if not name:
+        raise UnknownNameError(
+            f"{place} is a file; which name in it is meant?",
+            code=NO_MODEL,
+            rule=f"FILE.py:NAME, where NAME is {what}",
+        )
     folder = os.path.dirname(os.path.abspath(path))
     spec = importlib.util.spec_from_file_location(os.path.basename(path).removesuffix(".py"), path)
     module = importlib.util.module_from_spec(spec)
@@ -106,6 +110,19 @@ def load_name(place: str, what: str) -> Any:
             f"{path} has no `{name}`", code=NO_MODEL, fix=f"nearest: {', '.join(near) or 'none'}"
         )
     return getattr(module, name)
+
+
+def refuse_no_source(path: str, doing: str, code: str) -> None:
+    """Raise MissingFileError unless a path is a file of Python source."""
+    why = ""
+    if os.path.isdir(path):
+        why = "it is a directory"
+    elif not os.path.isfile(path):
+        why = "no such file"
+    elif not path.endswith(".py"):
+        why = "it is no Python file (.py)"
+    if why:
+        raise MissingFileError(f"{doing} {path}: {why}", code=code)
 
 
 def script_traceback(error: BaseException) -> TracebackType | None:

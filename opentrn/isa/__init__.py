@@ -44,7 +44,7 @@ from opentrn.isa.enums import (
     reduce_cmd,
 )
 from opentrn.isa.exe import Executable, Spec, load
-from opentrn.isa.explanations import explain
+from opentrn.isa.explanations import explain, explain_all
 from opentrn.isa.index import Indirect
 from opentrn.isa.link import Call
 from opentrn.isa.operands import (
@@ -105,6 +105,7 @@ __all__ = [
     "engine",
     "exe",
     "explain",
+    "explain_all",
     "for_chip",
     "form",
     "freeze",

@@ -15,7 +15,6 @@ byte anywhere makes `load` refuse.
 import hashlib
 import json
 import os
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -33,6 +32,7 @@ from opentrn.base import (
     UsageError,
     declare,
     dtype,
+    writing,
 )
 from opentrn.isa import tensors
 from opentrn.isa.program import Program
@@ -146,30 +146,10 @@ class Executable:
         return json.loads(self._manifest(members))["content"]
 
     def save(self, path: str | os.PathLike) -> Path:
-        """Write the file, whole or not at all: beside `path` first, then moved over it.
-
-        Raises MissingFileError when the directory does not exist.
-        """
-        path = Path(path)
-        if not path.parent.is_dir():
-            raise MissingFileError(
-                f"there is no directory {path.parent}",
-                code="isa.no_executable",
-                rule="the directory of the file exists",
-                fix="create the directory first",
-            )
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(handle, "w+b") as file:
-                self._write(file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-        return path
+        """Write the file, whole or not at all; raises what `base.writing` raises."""
+        with writing(path) as file:
+            self._write(file)
+        return Path(path)
 
     def _write(self, file) -> None:
         digests: dict[str, str] = {}

@@ -62,6 +62,17 @@ def explain(code: str) -> Explanation | None:
     return Explanation(code, f"{meaning}\n  {runs}", rule, fix)
 
 
+def explain_all(name: str) -> list[Explanation]:
+    """Explanations of every code of an instruction; none when nothing is called so."""
+    kind = INSTRUCTIONS.get(name)
+    if kind is None:
+        return []
+    dtypes = (f"{operand}.dtype" for operand in kind.operands)
+    parts = dict.fromkeys([*kind.dims, *kind.operands, *dtypes, *kind.parameters, *PARTS])
+    found = (explain(f"{name}.{part}") for part in parts)
+    return [each for each in found if each is not None]
+
+
 def _own_part(kind: type[Instr], name: str, part: str) -> tuple[str, str, str] | None:
     """Meaning, rule and fix of a dimension or parameter of this instruction."""
     if part in kind.dims:

@@ -18,7 +18,6 @@ from opentrn.profiler.perfetto import (
     perfetto_pieces,
     save_perfetto,
     save_summary,
-    write_whole,
 )
 from opentrn.profiler.profile import Profile, Timed, profile
 from opentrn.profiler.reloads import Reload
@@ -32,5 +31,5 @@ __all__ = [
     "Profile", "Reload", "Summary", "Tile", "Timed", "compare", "csv_pieces", "from_json",
     "instructions", "json_pieces", "load_summary", "memory_text", "page_pieces", "peak_of",
     "perfetto_pieces", "profile", "report", "save_page", "save_parquet", "save_perfetto",
-    "save_summary", "side_by_side", "summarize", "top_lines", "write_whole",
+    "save_summary", "side_by_side", "summarize", "top_lines",
 ]  # fmt: skip

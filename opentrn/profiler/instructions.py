@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from opentrn.base import UnsupportedError, declare
+from opentrn.base import UnsupportedError, declare, writing
 from opentrn.isa import Instruction, View
 from opentrn.profiler.profile import Profile
 from opentrn.profiler.table import DMA
@@ -175,7 +175,10 @@ def json_pieces(profile: Profile) -> Iterator[str]:
 
 
 def save_parquet(profile: Profile, path: str | os.PathLike) -> Path:
-    """Write the table as Parquet; UnsupportedError `profiler.parquet` without pyarrow."""
+    """Write the table as Parquet, whole or not at all; raises what `base.writing` raises.
+
+    UnsupportedError `profiler.parquet` without pyarrow.
+    """
     try:
         import pyarrow
         from pyarrow import parquet
@@ -185,7 +188,8 @@ def save_parquet(profile: Profile, path: str | os.PathLike) -> Path:
         ) from error
     columns = instructions(profile)
     about = {"opentrn.schema": TABLE, "opentrn.summary": json.dumps(profile.summary.json())}
-    parquet.write_table(pyarrow.table(columns).replace_schema_metadata(about), path)
+    with writing(path) as file:
+        parquet.write_table(pyarrow.table(columns).replace_schema_metadata(about), file)
     return Path(path)
 
 

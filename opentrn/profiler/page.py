@@ -11,9 +11,8 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from opentrn.base import seconds_text
+from opentrn.base import seconds_text, write_whole
 from opentrn.profiler.page_data import packed
-from opentrn.profiler.perfetto import write_whole
 from opentrn.profiler.profile import Profile
 
 ASSETS = Path(__file__).parent / "assets"
@@ -40,7 +39,7 @@ def page_pieces(profiles: Sequence[Profile]) -> Iterator[str]:
 
 
 def save_page(profiles: Sequence[Profile], path: str | os.PathLike) -> Path:
-    """Write the page, whole or not at all. Raises MissingFileError `profiler.no_file`."""
+    """Write the page, whole or not at all; raises what `base.write_whole` raises."""
     return write_whole(path, page_pieces(profiles))
 
 

@@ -8,22 +8,21 @@ track, so a queue gets as many tracks as it needs.
 import heapq
 import json
 import os
-import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from opentrn.base import FileFormatError, MissingFileError, Trace, declare
+from opentrn.base import FileFormatError, MissingFileError, Trace, declare, write_whole
 from opentrn.profiler.summary import Summary, from_json
 from opentrn.profiler.table import ENGINES, Table, table
 
 declare(
     "profiler.no_file",
-    "There is no file or directory at this path.",
-    rule="a file is written into a directory that exists, and read where it is",
-    fix="create the directory first, or check the path",
+    "There is no summary file at this path.",
+    rule="a file is read relative to the current directory",
+    fix="check the path",
 )
 
 _BATCH = 8192
@@ -33,7 +32,7 @@ _encode = json.encoder.encode_basestring_ascii
 
 
 def save_summary(summary: Summary, path: str | os.PathLike) -> Path:
-    """Write `summary.json()`, whole or not at all. Raises MissingFileError `profiler.no_file`."""
+    """Write `summary.json()`, whole or not at all; raises what `base.write_whole` raises."""
     text = json.dumps(summary.json(), indent=1, allow_nan=False)
     return write_whole(path, [text, "\n"])
 
@@ -58,29 +57,9 @@ def save_perfetto(trace: Trace, path: str | os.PathLike) -> Path:
     One track for each engine and DMA queue, counters, arrows for waits on semaphores, and as
     arguments of each event its source line, bytes, flops, grade and what it waited for.
 
-    Raises MissingFileError `profiler.no_file`.
+    Raises what `base.write_whole` raises.
     """
     return write_whole(path, perfetto_pieces(trace))
-
-
-def write_whole(path: str | os.PathLike, pieces: Iterable[str]) -> Path:
-    """Write text beside `path` under a temporary name, then move it there: whole or not at all.
-
-    Raises MissingFileError `profiler.no_file` when the directory does not exist.
-    """
-    path = Path(path)
-    if not path.parent.is_dir():
-        raise MissingFileError(f"there is no directory {path.parent}", code="profiler.no_file")
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.writelines(pieces)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    return path
 
 
 def perfetto_pieces(trace: Trace) -> Iterator[str]:

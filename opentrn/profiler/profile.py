@@ -20,6 +20,12 @@ from opentrn.profiler.table import Table, table
 from opentrn.profiler.tiles import Tile, tiles_of
 
 declare(
+    "profiler.no_kernel",
+    "There is nothing to profile: no kernel ran, or none of the name asked for.",
+    rule="a profile is of kernels that were called",
+    fix="profile a script that calls its kernels when run",
+)
+declare(
     "profiler.options",
     "Options of `opentrn profile` that do not fit what was profiled.",
     rule="a table or a trace is of one kernel, and a saved summary holds no events",

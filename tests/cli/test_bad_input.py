@@ -175,3 +175,77 @@ def test_profiling_a_damaged_executable_names_it(executable, tmp_path):
     (tmp_path / "bad.trn").write_bytes(executable.read_bytes()[:-100])
     found = refusal(opentrn("profile", "bad.trn", folder=tmp_path))
     assert "isa.executable" in found["more"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "what"),
+    [
+        (("compile", "model.py"), "dropin.model", "model.py is a file; which name"),
+        (("analyze", "model.py"), "dropin.model", "model.py is a file; which name"),
+        (("compile", "."), "dropin.model", "it is a directory"),
+        (("check", "."), "dropin.kernel", "it is a directory"),
+        (("check", "note.txt"), "dropin.kernel", "it is no Python file"),
+        (("compile", "note.txt:build"), "dropin.model", "it is no Python file"),
+        (("compile", "odd.py:json"), "dropin.model", "is the module json"),
+        (("analyze", "odd.py:five"), "dropin.model", "returned an int, not (model, arguments)"),
+        (("compile", "odd.py:nothing"), "dropin.model", "returned None"),
+        (("compile", "odd.py:number"), "dropin.model", "is an int"),
+        (("compile", "odd.py:needs"), "dropin.model", "takes x, y"),
+        (("compile", "no.mlir"), "dropin.model", "there is no file no.mlir"),
+        (("nccom-test",), "comm.nccom", "nccom-test: the following arguments are required"),
+        (("nccom-test", "allr", "-r", "2", "-b", "5", "-d", "fp32"), "comm.nccom",
+         "5 bytes are no whole number of fp32 elements"),
+        (("nccom-test", "allr", "-r", "2", "-b", "inf"), "comm.nccom", "invalid size value"),
+        (("nccom-test", "allr", "-r", "2", "-f", "nan"), "comm.nccom", "factor nan"),
+        (("nccom-test", "allr", "-r", "2", "--report-to-json-file", "no/a"), "base.no_folder",
+         "there is no directory no"),
+        (("nccom-test", "allr", "-r", "2", "--report-to-json-file", "."), "base.unwritable",
+         "it is a directory"),
+    ],
+)  # fmt: skip
+def test_input_that_is_not_what_it_should_be(arguments, code, what, tmp_path):
+    (tmp_path / "model.py").write_text("def build():\n    return None, ()\n")
+    (tmp_path / "note.txt").write_text("a note")
+    (tmp_path / "odd.py").write_text(
+        "import json\nnumber = 5\ndef five(): return 5\ndef nothing(): pass\n"
+        "def needs(x, y, z=1): pass\n"
+    )
+    found = refusal(opentrn(*arguments, folder=tmp_path))
+    assert found["more"] == f"opentrn explain {code}"
+    assert what in found["what"]
+    assert found["at"].startswith("command line:1: opentrn")
+    assert set(os.listdir(tmp_path)) <= {"model.py", "note.txt", "odd.py", "__pycache__"}
+
+
+@pytest.mark.parametrize(("place", "code"), [(".", "base.unwritable"), ("no/a", "base.no_folder")])
+def test_an_executable_or_report_that_cannot_be_written(place, code, executable):
+    for arguments in (("compile", "model.py:good", "-o"), ("profile", "good.trn", "--report"),
+                      ("profile", "good.trn", "--format", "csv", "-o")):  # fmt: skip
+        before = sorted(os.listdir(executable.parent))
+        found = refusal(opentrn(*arguments, place, folder=executable.parent))
+        assert found["more"] == f"opentrn explain {code}"
+        assert sorted(os.listdir(executable.parent)) == before
+    found = refusal(opentrn("profile", "good.trn", "--out", "model.py", folder=executable.parent))
+    assert found["more"] == "opentrn explain base.unwritable"
+
+
+@pytest.mark.parametrize(
+    "arguments", [("check", "syn.py"), ("profile", "syn.py"), ("compile", "syn.py:m")]
+)
+def test_a_syntax_error_is_shown_as_python_does(arguments, tmp_path):
+    (tmp_path / "syn.py").write_text("x = 1\ndef f(:\n")
+    done = opentrn(*arguments, folder=tmp_path)
+    lines = done.stderr.splitlines()
+    assert done.returncode == 1
+    assert lines[-1].startswith("SyntaxError")
+    assert "line 2" in lines[0]
+    assert len(lines) <= 5
+
+
+def test_an_error_of_a_users_file_begins_at_its_line(tmp_path):
+    (tmp_path / "raises.py").write_text("def m():\n    return 1 // 0\n")
+    done = opentrn("compile", "raises.py:m", folder=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("ZeroDivisionError")
+    assert "raises.py" in done.stderr.splitlines()[1]
+    assert "opentrn/" not in done.stderr

@@ -9,7 +9,8 @@ import click
 import pytest
 
 import opentrn as package
-from opentrn.cli import EXTRAS, main
+from opentrn.cli import main
+from opentrn.commands.doctor import EXTRAS
 from tests.house import rules
 
 
@@ -95,15 +96,71 @@ def test_explain_a_limit_of_an_instruction(opentrn):
 def test_explain_a_code_of_the_neuron_tools(opentrn):
     result = opentrn("explain", "NCC_EVRF051")
     assert result.status == 0
-    assert "isa.fp8_format  (NCC_EVRF051)" in result.out.splitlines()
+    lines = result.out.splitlines()
+    assert lines[0] == "NCC_EVRF051"
+    assert "exists from trn3 on" in lines[1]
+    assert "  here  isa.fp8_format" in lines
+    assert "isa.fp8_format  (NCC_EVRF051)" in lines
+
+
+@pytest.mark.parametrize("word", ["NRT_EXEC_OOB", "1006", "NRT_OOB", "NRT_EXEC_OOB 1006"])
+def test_explain_a_status_of_the_runtime(opentrn, word):
+    result = opentrn("explain", word)
+    assert result.status == 0
+    assert result.out.startswith("NRT_EXEC_OOB  (1006)\n")
+    assert "sim.dynamic_bounds" in result.out
+
+
+def test_explain_a_neuron_code_that_nothing_here_refuses(opentrn):
+    (told,) = json.loads(opentrn("explain", "NRT_EXEC_UNIT_UNRECOVERABLE", "--json").out)
+    assert (told["neuron"], told["ours"]) == ("NRT_EXEC_UNIT_UNRECOVERABLE 101", [])
+    assert "every later call fails" in told["meaning"]
+    assert "nrt_status.h" in told["source"]
+
+
+def test_explain_an_instruction_lists_its_codes(opentrn):
+    listed = {line.split()[0] for line in opentrn("explain", "nc_matmul").out.splitlines()}
+    assert {"nc_matmul.N", "nc_matmul.moving", "nc_matmul.moving.dtype"} <= listed
+    assert all(code.startswith("nc_matmul.") for code in listed)
+
+
+def test_explain_knows_every_neuron_code_in_the_sources():
+    import re
+
+    from opentrn.commands.neuron_codes import named, neuron_codes
+
+    known = neuron_codes()
+    used = {}
+    for file in rules.package_files():
+        for code in re.findall(r"\bN(?:CC|RT)_[A-Z0-9_]{4,}\b", file.read_text(encoding="utf-8")):
+            used[code] = file.name
+    assert {"NCC_EMOD025", "NCC_EVRF035", "NRT_RESOURCE"} <= set(used)
+    assert {code: file for code, file in used.items() if named(code) not in known} == {}
+    searched = "EOOM001 EOOM002 EVRF009 EBVF030 EVRF007 EVRF001 EVRF005 EARG001 EVRF013 EBIR023"
+    assert {named(code) for code in searched.split()} <= set(known)
+    numbers = [1, 2, 3, 4, 5, 6, 7, 9, 10, 13, 14, 101, *range(1002, 1007), *range(1200, 1207)]
+    assert {named(str(number)) for number in numbers} <= set(known)
+
+
+def test_what_neuron_codes_point_to_is_there():
+    from opentrn import base, isa
+    from opentrn.commands.explain import _load_rooms
+    from opentrn.commands.neuron_codes import neuron_codes
+
+    _load_rooms(None)
+    for found in neuron_codes().values():
+        assert found.meaning.endswith(".")
+        for ours in found.ours:
+            assert base.explanation(ours) or isa.explain(ours), (found.code, ours)
 
 
 def test_explain_without_a_code_lists_them(opentrn):
     result = opentrn("explain")
     listed = [line.split()[0] for line in result.out.splitlines()]
     assert result.status == 0
-    assert listed == sorted(listed)
-    assert {"dropin.script", "cli.code", "base.dtype"} <= set(listed)
+    neuron = [code for code in listed if code.isupper()]
+    assert listed == [*sorted(set(listed) - set(neuron)), *neuron]
+    assert {"dropin.script", "cli.code", "base.dtype", "NCC_EOOM001", "NRT_TIMEOUT"} <= set(listed)
 
 
 def test_explain_refuses_an_unknown_code_with_the_nearest(opentrn):
@@ -137,6 +194,18 @@ def test_doctor_tells_the_blas_threads(opentrn):
     assert json.loads(opentrn("doctor", "--json", env=told).out)["blas"]["threads"] is None
 
 
+def test_variables_of_the_sdk_that_mean_nothing_are_named(opentrn, script):
+    script("print('ran')")
+    told = {"NEURON_CC_FLAGS": "-O1", "NEURON_RT_NUM_CORES": "2", "NKI_PRECISE_FP": "1"}
+    result = opentrn("run", "script.py", env=told)
+    assert (result.status, result.out) == (0, "ran\n")
+    assert "note: NEURON_CC_FLAGS, NEURON_RT_NUM_CORES mean nothing here" in result.err
+    report = json.loads(opentrn("doctor", "--json", env=told).out)
+    assert report["ignored_variables"] == ["NEURON_CC_FLAGS", "NEURON_RT_NUM_CORES"]
+    assert "NKI_PRECISE_FP" in report["variables"]
+    assert opentrn("run", "script.py").err == ""
+
+
 def test_doctor_knows_exactly_the_projects_extras(opentrn):
     assert set(EXTRAS) == set(rules.project()["optional-dependencies"])
     text = opentrn("doctor").out
@@ -147,10 +216,9 @@ def test_doctor_knows_exactly_the_projects_extras(opentrn):
 def test_doctor_reports_a_missing_requirement(monkeypatch):
     from click.testing import CliRunner
 
-    from opentrn import cli
-
-    real = cli._version
-    monkeypatch.setattr(cli, "_version", lambda name: None if name == "rich" else real(name))
+    doctor = sys.modules["opentrn.commands.doctor"]  # the package has the command of this name
+    real = doctor._version
+    monkeypatch.setattr(doctor, "_version", lambda name: None if name == "rich" else real(name))
     result = CliRunner().invoke(main, ["doctor"])
     assert result.exit_code == 1
     assert "rich is missing: pip install rich" in result.output
@@ -159,12 +227,10 @@ def test_doctor_reports_a_missing_requirement(monkeypatch):
 def test_a_bug_is_not_dressed_as_a_refusal(monkeypatch):
     from click.testing import CliRunner
 
-    from opentrn import cli
-
     def broken():
         raise KeyError("ours")
 
-    monkeypatch.setattr(cli, "examine", broken)
+    monkeypatch.setattr(sys.modules["opentrn.commands.doctor"], "examine", broken)
     result = CliRunner().invoke(main, ["doctor"])
     assert isinstance(result.exception, KeyError)
 

@@ -142,7 +142,18 @@ def test_bad_files_and_empty_programs(opentrn, script, tmp_path):
     assert refused.status == 2
     assert refused.err.startswith("b.trn is no script and takes no arguments: --taget trn1")
     result = opentrn("profile", "none.py", "--report", "none.html")
-    assert (result.status, result.err) == (0, "no kernel ran\n")
+    assert result.status == 1
+    assert result.err.startswith("no kernel ran in none.py\n")
+    assert "opentrn explain profiler.no_kernel" in result.err
+    assert not (tmp_path / "none.html").exists()
+    result = opentrn("profile", "empty.py", "--kernel", "zzz")
+    assert result.status == 1
+    assert result.err.startswith("no kernel named *zzz* ran in empty.py\n")
+    assert "  fix   kernels that ran: <lambda>" in result.err
+    result = opentrn("profile", "empty.py", "--compare", "nofile")
+    assert result.status == 1
+    assert result.err.startswith("there is no file nofile to compare with\n")
+    assert result.out == ""
     result = opentrn("profile", "empty.py", "--report", "empty.html", "--memory")
     assert (result.status, result.err) == (0, "")
     assert "empty: nothing takes time" in result.out

@@ -121,7 +121,7 @@ def test_nothing_is_left_of_a_failure(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["trace.json"]
     with pytest.raises(MissingFileError) as raised:
         save_perfetto(traces.page(), tmp_path / "no" / "trace.json")
-    assert raised.value.code == "profiler.no_file"
+    assert raised.value.code == "base.no_folder"
 
 
 def test_an_empty_trace_is_a_file_too(tmp_path):

@@ -1,0 +1,101 @@
+"""Files that a user names, written whole or not at all."""
+
+import contextlib
+import os
+import signal
+import tempfile
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from opentrn.base.errors import MissingFileError, TrnError, UnwritableError, declare
+
+declare(
+    "base.no_folder",
+    "The directory that a file is to be written into does not exist.",
+    rule="a file is written into a directory that exists",
+    fix="create the directory first, or check the path",
+)
+declare(
+    "base.unwritable",
+    "A file cannot be written at this path.",
+    rule="the path names a file, not a directory, in a directory that this user may write to",
+    fix="name another file, or another directory",
+)
+
+
+@contextlib.contextmanager
+def writing(path: str | os.PathLike) -> Iterator[IO[bytes]]:
+    """A new binary file (read and written) that takes the place of `path` when the block ends well.
+
+    Until then it lies beside `path` under a temporary name, which goes away whatever happens, an
+    end by SIGTERM included.  Raises MissingFileError `base.no_folder` and UnwritableError
+    `base.unwritable`.
+    """
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise MissingFileError(f"there is no directory {path.parent}", code="base.no_folder")
+    if path.is_dir():
+        raise UnwritableError(f"cannot write {path}: it is a directory", code="base.unwritable")
+    temporary = None
+    try:
+        with _ended_by_exception():
+            handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+            with os.fdopen(handle, "w+b") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, path)
+            temporary = None
+    except TrnError:  # some kinds are OSErrors too
+        raise
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise UnwritableError(f"cannot write {path}: {why}", code="base.unwritable") from error
+    finally:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+
+
+def write_whole(path: str | os.PathLike, pieces: Iterable[str]) -> Path:
+    """Write text in UTF-8, whole or not at all; raises what `writing` raises."""
+    with writing(path) as file:
+        for piece in pieces:
+            file.write(piece.encode())
+    return Path(path)
+
+
+def folder(path: str | os.PathLike) -> Path:
+    """A directory, made where it is missing.  Raises UnwritableError `base.unwritable`."""
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        why = error.strerror or str(error)
+        what = f"cannot write into the directory {path}: {why}"
+        raise UnwritableError(what, code="base.unwritable") from error
+    return Path(path)
+
+
+@contextlib.contextmanager
+def _ended_by_exception() -> Iterator[None]:
+    """SIGTERM ends the block by SystemExit 143, so that what stands in `finally` runs."""
+
+    def end(number: int, frame: Any) -> None:
+        raise SystemExit(128 + number)
+
+    usual = signal.SIG_DFL
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set handlers
+    elif signal.getsignal(signal.SIGTERM) is not usual:
+        yield  # the program has its own way to end
+    else:
+        signal.signal(signal.SIGTERM, end)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, usual)
+
+
+__all__ = ["folder", "write_whole", "writing"]
