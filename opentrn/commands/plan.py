@@ -23,7 +23,7 @@ class Duration(click.ParamType):
             seconds = float(number) * _SECONDS[unit]
         except (ValueError, KeyError):
             self.fail(f"{value!r} is no duration; write 30d, 12h, 45m or 90s", param, ctx)
-        if seconds <= 0:
+        if not 0 < seconds < float("inf"):
             self.fail(f"{value!r} is no time", param, ctx)
         return seconds
 
@@ -122,6 +122,7 @@ def plan(model: str, kind: str, target: str, count: int, json: bool, **given: An
     """Split MODEL over machines: the fastest plans, what their time is made of, why others lost.
 
     MODEL is a name (llama-3.1-70b, deepseek-v3, ...) or the path of a Hugging Face config.json.
+    With --fit the status is 1 when no degree fits.
     """
     from opentrn.plan import Limits, fits, plan_serving
     from opentrn.plan import plan as plan_training
@@ -143,6 +144,8 @@ def plan(model: str, kind: str, target: str, count: int, json: bool, **given: An
         if given["page"]:
             _page(given["page"], found, (model, target, count), serve, options)
     click.echo(jsonlib.dumps(found.json()) if json else str(found))
+    if kind == "fit" and not found.fits:
+        click.get_current_context().exit(1)
 
 
 def _page(file: str, found: Any, job: tuple[str, str, int], serve: bool, options: dict) -> None:

@@ -111,12 +111,23 @@ def test_numbers_that_cannot_be_and_options_that_do_nothing(opentrn):
         (("--fit", "--count", "5"), "--count does nothing with --fit"),
         (("--prompt", "5"), "--prompt does nothing with --train"),
         (("--tokens", "1e9", "--deadline", "-1d"), "no time"),
+        (("--tokens", "1e9", "--deadline", "infd"), "no time"),
+        (("--tokens", "1e9", "--deadline", "nand"), "no time"),
         (("--tokens", "1e9", "--budget", "-1"), "budget is -1"),
     ):
         done = opentrn("plan", "llama-3.1-8b", *arguments)
         assert (done.status, words in done.err) == (2, True), (arguments, done.err)
     done = opentrn("compare", "--job", "llama-3.1-8b", "--chips", "0", "trn1")
     assert (done.status, "chips is 0" in done.err) == (2, True)
+
+
+def test_a_model_that_no_degree_fits_has_status_1(opentrn):
+    done = opentrn("plan", "llama-3.1-405b", "--fit", "--on", "trn1.2xlarge")
+    assert (done.status, done.err) == (1, "")
+    assert not json.loads(
+        opentrn("plan", "llama-3.1-405b", "--fit", "--on", "trn1.2xlarge", "--json").out
+    )["fits"]
+    assert opentrn("plan", "llama-3.1-8b", "--fit").status == 0
 
 
 def test_an_old_price_is_flagged_everywhere(opentrn, tmp_path):
