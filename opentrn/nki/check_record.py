@@ -8,6 +8,7 @@ inputs and shared_hbm tensors are one memory, and the places where they meet are
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import product, zip_longest
+from math import prod
 from typing import Any
 
 from opentrn.base import NotBuiltError, OrderError, TrnError, UsageError, Where, declare
@@ -72,13 +73,14 @@ class Core(Member):
 
 def record_cores(made: Any, chip, bound, grid: tuple[int, ...]) -> list[Recorded]:
     """A kernel of `nki` on every core of its launch; NotBuiltError for more than a core pair."""
-    places = list(product(*map(range, grid)))
-    if len(places) > max(1, int(chip.logical_cores)):
-        what = f"kernel{list(grid)} asks for {len(places)} cores"
+    wanted = prod(grid)  # before they are listed: there may be very many
+    if wanted > max(1, int(chip.logical_cores)):
+        what = f"kernel{list(grid)} asks for {wanted} cores"
         raise NotBuiltError(
             f"{what}; a logical NeuronCore of {chip.name} has {chip.logical_cores}",
             code="nki.cores",
         )
+    places = list(product(*map(range, grid)))
     crew = Crew.of(exchange.World(chip, cores=len(places)))
     cores, found = [], []
     for number, place in enumerate(places):

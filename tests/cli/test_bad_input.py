@@ -249,3 +249,12 @@ def test_an_error_of_a_users_file_begins_at_its_line(tmp_path):
     assert done.stderr.splitlines()[-1].startswith("ZeroDivisionError")
     assert "raises.py" in done.stderr.splitlines()[1]
     assert "opentrn/" not in done.stderr
+
+
+def test_a_check_on_more_cores_than_there_are_ends_at_once(tmp_path):
+    text = KERNEL.format(line="pass").replace("\nkernel(np", "\nlambda: kernel(np")
+    (tmp_path / "kernel.py").write_text(text)
+    done = opentrn("check", "kernel.py:kernel", "--arg", "a=float32[1,1]", "--grid", "999999999",
+                   folder=tmp_path)  # fmt: skip
+    assert done.returncode == 1
+    assert "kernel[999999999] asks for 999999999 cores" in done.stdout
