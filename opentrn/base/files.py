@@ -2,8 +2,8 @@
 
 import contextlib
 import os
+import secrets
 import signal
-import tempfile
 import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -38,25 +38,24 @@ def writing(path: str | os.PathLike) -> Iterator[IO[bytes]]:
         raise MissingFileError(f"there is no directory {path.parent}", code="base.no_folder")
     if path.is_dir():
         raise UnwritableError(f"cannot write {path}: it is a directory", code="base.unwritable")
-    temporary = None
+    # Named before it is made, so that there is no moment at which its name is not known.
+    temporary = path.parent / f".{path.name}.{secrets.token_hex(8)}"
     try:
         with _ended_by_exception():
-            handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-            with os.fdopen(handle, "w+b") as file:
+            with open(temporary, "x+b") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
             os.chmod(temporary, 0o644)
             os.replace(temporary, path)
-            temporary = None
     except TrnError:  # some kinds are OSErrors too
         raise
     except OSError as error:
         why = error.strerror or str(error)
         raise UnwritableError(f"cannot write {path}: {why}", code="base.unwritable") from error
     finally:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the folder may be one that nothing is made in
+            temporary.unlink(missing_ok=True)
 
 
 def write_whole(path: str | os.PathLike, pieces: Iterable[str]) -> Path:
