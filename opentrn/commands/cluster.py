@@ -13,6 +13,7 @@ _fleet = (
     click.option("--count", default=1, show_default=True, help="Machines of the job."),
     click.option("--seed", type=click.IntRange(0), default=0, show_default=True,
                  help="The same seed gives the same run."),
+    click.option("--page", metavar="FILE.html", help="Also write a page with charts."),
     click.option("--json", is_flag=True, help="Print JSON, for programs."),
 )  # fmt: skip
 
@@ -38,7 +39,7 @@ _train = (
 )  # fmt: skip
 
 
-_ALWAYS = {"kind", "target", "count", "seed", "json", "tp", "pp", "model"}
+_ALWAYS = {"kind", "target", "count", "seed", "json", "page", "tp", "pp", "model"}
 
 
 def _names(options: tuple) -> set[str]:
@@ -115,8 +116,8 @@ def simulate(model: str, kind: str, json: bool, **given: Any) -> None:
 
 def _training(m: Any, wanted: dict, given: dict[str, Any]) -> tuple[Any, dict, list[str]]:
     """(plan, JSON, lines) of simulated training runs."""
-    from opentrn.cluster import Job, World, train
-    from opentrn.plan import plan
+    from opentrn.cluster import Job, World, train, training_page
+    from opentrn.plan import plan, save_page
 
     options = {name: given[name] for name in ("tokens", "batch", "sequence", "optimizer")}
     found = plan(m, given["target"], given["count"], wanted=wanted, **options)
@@ -139,15 +140,18 @@ def _training(m: Any, wanted: dict, given: dict[str, Any]) -> tuple[Any, dict, l
         )
     notes = ["rates of faults as of GPUs, and times of recovery", *found.assumptions]
     lines += [f"assumed: {note}" for note in notes]
+    if given["page"]:
+        title = f"training {m.name} on {given['count']} x {best.machine}, simulated"
+        save_page(given["page"], training_page(runs, title, notes))
     return best, {"runs": [run.json() for run in runs], "assumptions": notes}, lines
 
 
 def _serving(m: Any, wanted: dict, given: dict[str, Any]) -> tuple[Any, dict, list[str]]:
     """(plan, JSON, lines) of simulated serving."""
     from opentrn.base import UsageError
-    from opentrn.cluster import Service, serve
+    from opentrn.cluster import Service, serve, serving_page
     from opentrn.cost import platform
-    from opentrn.plan import plan_serving
+    from opentrn.plan import plan_serving, save_page
     from opentrn.workloads import Traffic
 
     if given["trace"]:
@@ -180,4 +184,6 @@ def _serving(m: Any, wanted: dict, given: dict[str, Any]) -> tuple[Any, dict, li
         each = hourly / 3600 / served.tokens_per_s * 1e6
         told["dollars_per_million_tokens"] = each
         lines.append(f"${each:,.2f} per million answered tokens; {best.price}")
+    if given["page"]:
+        save_page(given["page"], serving_page(served, f"serving {service.name}, simulated", notes))
     return best, told, lines + [f"assumed: {note}" for note in notes]

@@ -11,18 +11,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from opentrn.base.errors import MissingFileError, TrnError, declare
+from opentrn.base.errors import TrnError
+from opentrn.base.files import write_whole
 from opentrn.base.units import bytes_text, dollars_text, seconds_text
 from opentrn.plan.answer import Plan, Plans
 from opentrn.plan.charts import Curve, Point, curves, stacked
 from opentrn.plan.search import plan
 from opentrn.plan.serve import plan_serving
-
-declare(
-    "plan.page",
-    "The page can be written.",
-    fix="name a file in a folder that exists",
-)
 
 STYLE = """
 :root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif; }
@@ -161,7 +156,8 @@ def over_counts(found: Plans, scaled: Sequence[Plan]) -> str:
     return out + curves(title, [others, best], labels, (count_text, money_text))
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Rows of cells, escaped."""
     top = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
     body = "".join(
         "<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in row) + "</tr>"
@@ -177,11 +173,11 @@ def summary(found: Plans) -> str:
          dollars_text(p.cost_usd) if p.cost_usd is not None else "no price", p.cost_for)
         for n, p in enumerate(found.plans, 1)
     ]  # fmt: skip
-    return _table(("", "plan", "MFU", "step", "time", "cost", ""), rows)
+    return table(("", "plan", "MFU", "step", "time", "cost", ""), rows)
 
 
 def _reasons(found: Plans) -> str:
-    rejected = _table(("choice", "why not"), ((r.choice, r.reason) for r in found.rejected))
+    rejected = table(("choice", "why not"), ((r.choice, r.reason) for r in found.rejected))
     legal = "; ".join(f"{n} {', '.join(map(str, v))}" for n, v in found.legal.items())
     grades = ", ".join(
         f"{share:.0%} {grade}" for grade, share in found.best.step.seconds.grade_shares
@@ -203,17 +199,12 @@ def fragment(found: Plans) -> str:
 def page(found: Plans, scaled: Sequence[Plan], title: str) -> str:
     """The whole page as text; `scaled` are best plans over numbers of machines (see `scaling`)."""
     body = summary(found) + bars(found) + over_counts(found, scaled) + _reasons(found)
-    return _whole(title, body)
+    return whole_page(title, body)
 
 
 def save_page(path: str | os.PathLike, text: str) -> Path:
-    """Write a page. Raises MissingFileError `plan.page` where that cannot be."""
-    file = Path(path)
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise MissingFileError(f"cannot write {file.name}: {error}", code="plan.page") from None
-    return file
+    """Write a page, whole or not at all; raises what `base.write_whole` raises."""
+    return write_whole(path, [text])
 
 
 def comparison(rows: Sequence[Any], title: str) -> str:
@@ -237,11 +228,12 @@ def comparison(rows: Sequence[Any], title: str) -> str:
          if row.plan else "", "; ".join(row.assumptions))
         for row in rows
     ]  # fmt: skip
-    body += "<h2>Each</h2>" + _table(("machine", "chips", "plan", "grade", "assumed"), told)
-    return _whole(title, body)
+    body += "<h2>Each</h2>" + table(("machine", "chips", "plan", "grade", "assumed"), told)
+    return whole_page(title, body)
 
 
-def _whole(title: str, body: str) -> str:
+def whole_page(title: str, body: str) -> str:
+    """A page around a body, with its style and a policy that forbids every request."""
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'

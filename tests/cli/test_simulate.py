@@ -77,3 +77,13 @@ def test_refusals(opentrn):
         done = opentrn("simulate", *arguments)
         assert (done.status, words in done.err) == (status, True), (arguments, done.err)
         assert "Traceback" not in done.err
+
+
+def test_pages_of_simulated_runs(opentrn, tmp_path):
+    for file, arguments in (
+        ("a.html", ("--count", "64", "--time", "10d")),
+        ("b.html", ("--serve", "--rate", "5", "--requests", "300")),
+    ):
+        done = opentrn("simulate", "llama-3.1-8b", *arguments, "--page", file)
+        assert done.status == 0, done.err
+        assert "<svg" in (tmp_path / file).read_text(encoding="utf-8")
