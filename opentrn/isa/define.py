@@ -339,7 +339,7 @@ class Instr:
         if given.partition_step > 1:
             self.bad(
                 LimitError,
-                f"`{name}` takes every {given.partition_step}th partition",
+                f"`{name}` takes one partition in {given.partition_step}",
                 "an engine walks partitions one after another",
                 "copy the rows into a dense tile with nisa.dma_copy",
                 "start_partition",
@@ -384,7 +384,8 @@ class Instr:
     def _check_rules(self) -> None:
         for holds, rule, fix in chain(indirection_rules(self), self.rules()):
             if not holds:
-                self.bad(LimitError, "operands break a rule", rule, fix, "rules")
+                # What a rule says of these operands follows its colon; the headline is the law.
+                self.bad(LimitError, rule.partition(": ")[0], rule, fix, "rules")
 
     def _price(self) -> Cost | None:
         law = getattr(type(self), "cycles", None)

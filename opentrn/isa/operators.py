@@ -346,7 +346,7 @@ _ALL_ACTS = (
         -pi,
         pi,
         function=_sin,
-        notes="no argument reduction: a cubic goes on outside the range; nl.sin reduces first",
+        notes="no argument reduction: a cubic goes on outside the range, also in nl.sin",
     ),
     _act("arctan", "arctan", -pi / 2, pi / 2),
     _act("sqrt", "sqrt", 2.0**-116, 2.0**118),

@@ -6,6 +6,7 @@ import numpy as np
 
 from opentrn.base import DtypeError, UsageError, declare, numerics
 from opentrn.base import dtype as as_dtype
+from opentrn.nki import versions
 from opentrn.nki.session import Session
 from opentrn.nki.tensor import Handle, MemoryRegion, NkiTensor
 
@@ -20,6 +21,14 @@ declare(
     "A kernel argument has a shape but no values.",
     rule="a kernel runs on values; shapes alone can be checked",
     fix="pass a tensor with values, or nki.check(kernel, target, {name: tensor})",
+)
+declare(
+    "nki.read_only",
+    "A kernel writes into an input whose array is read-only.",
+    rule="what a kernel writes into an input is written back into the caller's array; this one "
+    "keeps its values",
+    fix="pass a copy (x.copy()), or return an output",
+    fault="undefined",
 )
 
 
@@ -59,6 +68,13 @@ def to_numpy(value: Any) -> np.ndarray:
     kind = framework(value)
     if kind == "jax":
         return np.array(value)
+    if isinstance(value, np.ma.MaskedArray):
+        raise UsageError(
+            "an argument is a masked array of NumPy",
+            code="nki.argument_values",
+            rule="tensors of a kernel have a value at every place and no mask",
+            fix="pass x.filled(value), and the mask as an array of its own",
+        )
     if kind != "torch":
         return np.ascontiguousarray(value)
     import torch
@@ -130,14 +146,19 @@ def _input(session: Session, name: str, array: np.ndarray, shape) -> NkiTensor:
 
 
 def write_back(session: Session, buffers) -> None:
-    """Give the caller's arrays what the kernel wrote into them, where they can be written.
+    """Give the caller's arrays what the kernel wrote into them; notice those that are read-only.
 
     The vendor's simulator does so too; a JAX array never changes, its copy takes the write.
     """
     for buffer, array in session.arguments:
-        if buffer in buffers and array.flags.writeable:
+        if buffer not in buffers:
+            continue
+        if array.flags.writeable:
             values = session.machine.storage(buffer).array.view(buffer.dtype.storage)
             np.copyto(array, values.reshape(array.shape))
+        else:
+            what = f"input `{buffer.name}` is written, but the caller's array is read-only"
+            session.findings.append(versions.finding("nki.read_only", what, buffer.where))
 
 
 def whole(session: Session, buffer, region: MemoryRegion) -> NkiTensor:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from opentrn.base import UsageError, declare
 from opentrn.isa import Builder
 from opentrn.nki import traced, versions
@@ -27,7 +29,7 @@ from opentrn.sim import one_blas_thread
 
 declare(
     "nki.grid",
-    "A launch grid has a size that is not positive.",
+    "A launch grid has a size that is not a positive integer.",
     rule="kernel[n] runs n program instances, n ≥ 1",
     fix="launch with kernel[2](...), or kernel(...) for one",
 )
@@ -38,6 +40,18 @@ declare(
     "platform_target names the chip where nothing else does",
     fix="leave the option out; set NEURON_PLATFORM_TARGET_OVERRIDE, call nki.simulate(kernel)",
 )
+
+
+declare(
+    "nki.call",
+    "A kernel is called with arguments that its signature does not take, or is no function.",
+    rule="a kernel is a Python function, and its call fits its signature",
+    fix="pass the arguments the kernel's `def` names",
+)
+
+
+class CallError(UsageError, TypeError):
+    """A call that does not fit: also the TypeError that Python raises for one."""
 
 
 class AnyKernel:
@@ -65,13 +79,13 @@ class Kernel(AnyKernel):
     def __getitem__(self, grid) -> "Kernel":
         """The same kernel launched on `grid` program instances (cores of a logical NeuronCore).
 
-        Raises UsageError `nki.grid` for sizes that are not positive.
+        Raises UsageError `nki.grid` for sizes that are not positive integers.
         """
         sizes = grid if isinstance(grid, tuple) else (grid,)
-        sizes = tuple(int(s) for s in sizes)
-        if not sizes or any(s < 1 for s in sizes):
+        whole = all(isinstance(s, int | np.integer) and s >= 1 for s in sizes)
+        if not sizes or not whole:
             raise UsageError(f"a launch grid {list(sizes)}", code="nki.grid")
-        return Kernel(self.func, sizes, **self.options)
+        return Kernel(self.func, tuple(int(s) for s in sizes), **self.options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run on arrays (NumPy, torch or JAX); results come back in the same kind.
@@ -100,7 +114,17 @@ def jit(fn: Callable | None = None, **kwargs: Any) -> Any:
 
 
 def _kernel(func: Callable, options: dict[str, Any]) -> "Kernel":
+    if not callable(func):
+        raise CallError(f"nki.jit({func!r}): this is no function", code="nki.call")
     return func if isinstance(func, Kernel) else Kernel(func, **options)
+
+
+def _bound(kernel: Kernel, args: tuple, kwargs: dict[str, Any]) -> inspect.BoundArguments:
+    """The arguments by the names of the kernel's parameters; CallError when they do not fit."""
+    try:
+        return inspect.signature(kernel.func).bind(*args, **kwargs)
+    except TypeError as error:
+        raise CallError(f"{kernel.__name__}: {error}", code="nki.call") from None
 
 
 def _note_options(options: dict[str, Any]) -> None:
@@ -120,7 +144,7 @@ def run(kernel: Callable, *args: Any, **kwargs: Any) -> Run:
     """
     made = jit(kernel)
     chip = chosen_chip(made.options.get("platform_target"))
-    bound = inspect.signature(made.func).bind(*args, **kwargs)
+    bound = _bound(made, args, kwargs)
     check_declared(made.func, bound.arguments)
     like = kind_of(args, kwargs)
     if made.instances > 1:

@@ -97,8 +97,10 @@ def results(session: Session, result: Any, like: str) -> Any:
         what = f"output `{buffer.name or 'of the kernel'}` lies in private HBM"
         session.findings.append(versions.finding("nki.migrate.output", what, buffer.where))
     elif result.buffer is not MemoryRegion.shared_hbm and buffer.kind != "input":
+        what = f"`{buffer.name}`" if buffer.name else "a tensor"
         raise UsageError(
-            f"the kernel returned `{buffer.name or 'a tensor'}` in {result.buffer.value}",
+            f"the kernel returned {what} {result.dtype}{list(result.shape)} "
+            f"in {result.buffer.value}",
             code="nki.output_space",
             at=buffer.where,
             rule="outputs are allocated with buffer=nl.shared_hbm and returned",

@@ -388,7 +388,7 @@ class NkiTensor(Unknown, NKIObject):
         return numerics.encode(values, self.dtype)
 
     def __repr__(self) -> str:
-        head = f"NkiTensor({self.name or '?'} {list(self.shape)} {self.dtype}"
+        head = f"NkiTensor({f'{self.name} ' if self.name else ''}{list(self.shape)} {self.dtype}"
         body = np.array2string(self._handle.machine.value(self._view), threshold=16)
         return f"{head} in {self.buffer.value})\n{body}"
 

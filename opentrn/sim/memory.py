@@ -261,7 +261,8 @@ class Storage:
         window = self.place(view)
         if last and view.whole and not self.borrowed and window.dtype == view.dtype.storage:
             return window
-        return np.array(window) if self.raw else numerics.encode(window, view.dtype, exact=True)
+        made = np.array(window) if self.raw else numerics.encode(window, view.dtype, exact=True)
+        return made.copy() if np.may_share_memory(made, window) else made
 
     def write(self, view: View, value) -> None:
         """Store carrier values (or float32 results) into the view, rounding to its dtype."""

@@ -157,7 +157,7 @@ declare(
     "sim.step_limit",
     "A device loop ran longer than the step limit.",
     rule="a loop that never ends would hang the chip",
-    fix="make the loop's register reach zero, or raise the limit",
+    fix="make the loop's register reach zero",
     neuron="NRT_TIMEOUT",
 )
 declare(
@@ -170,7 +170,8 @@ declare(
     "sim.activation_range",
     "An activation function was given values outside its valid range.",
     rule="outside its range the hardware's approximation is not defined",
-    fix="bring the values into the range first; nl.sin and its like do",
+    fix="bring the values into the range first, for sin by x - 2π·round(x / 2π) (nl.mod); nl.sin, "
+    "nl.cos and nl.arctan do not",
     fault="undefined",
 )
 declare(

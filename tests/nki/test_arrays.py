@@ -6,6 +6,7 @@ import pytest
 
 from opentrn import nki
 from opentrn.base import DtypeError, ShapeError, UsageError
+from opentrn.nki import isa as nisa
 from opentrn.nki import language as nl
 
 
@@ -208,3 +209,60 @@ def test_64_bit_arguments_are_refused(kind):
     with pytest.raises(DtypeError) as caught:
         plus_one(np.zeros((2, 2), kind))
     assert caught.value.code == "nki.argument_dtype"
+
+
+@nki.jit
+def as_given(x):
+    """Its input, unchanged."""
+    return x
+
+
+@nki.jit
+def filled(x):
+    """Its input, written in place."""
+    nisa.dma_copy(x, nl.full(x.shape, 7, x.dtype, nl.sbuf))
+    return x
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.int32, np.uint8, ml_dtypes.bfloat16])
+def test_a_returned_input_is_not_the_callers_array(kind):
+    x = np.full((4, 3), 2, kind)
+    got, again = as_given(x), as_given(x[:, 0:2])
+    got[...] = 0
+    again[...] = 0
+    assert np.array_equal(x, np.full((4, 3), 2, kind))
+
+
+def test_two_returns_of_one_tensor_are_two_arrays():
+    @nki.jit
+    def twice(x):
+        out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+        nl.store(out, nl.load(x))
+        return out, out
+
+    first, second = twice(np.ones((4, 3), np.float32))
+    first[...] = 0
+    assert (second == 1).all()
+
+
+def test_a_read_only_input_that_is_written_is_noticed():
+    x = np.ones((4, 3), np.float32)
+    assert nki.run(filled, x).findings == ()
+    assert (x == 7).all()
+    x = np.ones((4, 3), np.float32)
+    x.flags.writeable = False
+    run = nki.run(filled, x)
+    assert [f.code for f in run.findings] == ["nki.read_only"]
+    assert run.findings[0].where.file == __file__
+    assert (x == 1).all()
+    assert (run.outputs == 7).all()
+    assert nki.run(as_given, x).findings == ()
+
+
+def test_a_masked_array_is_refused():
+    masked = np.ma.masked_array(np.ones((4, 3), np.float32), mask=np.eye(4, 3))
+    with pytest.raises(UsageError) as caught:
+        plus_one(masked)
+    assert caught.value.code == "nki.argument_values"
+    assert "filled" in caught.value.fix
+    assert np.array_equal(plus_one(masked.filled(5)), 1 + np.where(np.eye(4, 3), 5, 1))

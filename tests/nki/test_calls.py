@@ -339,3 +339,25 @@ def test_a_returned_view_is_what_a_replay_returns_too(part, wanted):
         np.testing.assert_array_equal(again[1], x + 1)
     made = Executable.of(run.program).outputs
     assert [one.shape for one in made] == [wanted(x).shape, x.shape]
+
+
+def test_a_call_that_does_not_fit_is_refused_at_its_line():
+    @nki.jit
+    def two(x, y):
+        return x
+
+    x = np.ones((4, 4), np.float32)
+    calls = {
+        "missing a required argument: 'y'": lambda: two(x),
+        "too many positional arguments": lambda: two(x, x, x),
+        "got an unexpected keyword argument 'z'": lambda: two(x, y=x, z=1),
+        "this is no function": lambda: nki.jit(5),
+        "nki.jit(5)": lambda: nki.run(5),
+    }
+    for words, call in calls.items():
+        with pytest.raises(TypeError) as caught:
+            call()
+        assert caught.value.code == "nki.call"
+        assert words in caught.value.what
+        assert caught.value.at.file == __file__
+        assert caught.value.at.line == call.__code__.co_firstlineno

@@ -356,3 +356,26 @@ def test_a_transpose_by_the_tensor_engine_crosses_no_bank():
     error = refusal(kernel, np.ones((64, 64), np.float32))
     assert error.code == "nc_transpose.rules"
     assert "from byte 1920 of a bank to byte 2175" in error.rule
+
+
+@pytest.mark.parametrize("grid", [1.5, "a", None, 0, (), (2, 0.5), -1, 2.0], ids=repr)
+def test_grids_that_are_no_positive_integers(grid):
+    kernel = nki.jit(lambda x: x)
+    with pytest.raises(TrnError) as caught:
+        kernel[grid]
+    assert caught.value.code == "nki.grid"
+    assert kernel[np.int64(2)].grid == (2,)
+
+
+@pytest.mark.parametrize("bounds", [(2.5,), ("a",), (0, 2.5), (0.0, 2), (None, 3)], ids=repr)
+def test_bounds_of_device_loops_that_are_no_integers(bounds):
+    def ranged():
+        for _ in nl.dynamic_range(*bounds):
+            pass
+
+    def called():
+        nl.fori_loop(bounds[0], bounds[-1], lambda i: None)
+
+    assert refusal(ranged).code == "nki.loop"
+    if len(bounds) == 2:
+        assert refusal(called).code == "nki.loop"

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from opentrn.base import UsageError, declare, user_line
 from opentrn.isa import Register
 from opentrn.nki import isa as nisa
@@ -14,7 +16,8 @@ from opentrn.nki.tensor import VirtualRegister
 declare(
     "nki.loop",
     "A loop has bounds it cannot have.",
-    rule="static ranges take integers; a device loop's step is a positive integer constant",
+    rule="static ranges take integers, device loops integers and registers; a device loop's step "
+    "is a positive integer constant",
     fix="use nl.fori_loop or nl.dynamic_range for bounds held in registers",
 )
 
@@ -92,6 +95,9 @@ def _bounds(session, lower, upper, step: Any) -> tuple[int, int]:
     """First and last value known now; an empty range where nothing runs."""
     if not isinstance(step, int) or step < 1:
         raise UsageError(f"step {step!r} of a device loop", code="nki.loop")
+    for bound in (lower, upper):
+        if not isinstance(bound, int | np.integer | Register):
+            raise UsageError(f"{bound!r} bounds a device loop", code="nki.loop")
     if session.recording_only:
         return 0, 0
     return session.machine.register(lower), session.machine.register(upper)
