@@ -42,9 +42,12 @@ def _pair(place: str, build: Any) -> tuple[Any, tuple]:
     found = build()
     if not isinstance(found, tuple) or len(found) != 2 or not callable(found[0]):
         raise _no_model(place, f"returned {_kind(found)}, not (model, arguments)")
-    if not isinstance(found[1], tuple | list):
-        raise _no_model(place, f"returned arguments that are {_kind(found[1])}, not a tuple")
-    return found[0], tuple(found[1])
+    model, args = found
+    if hasattr(args, "dtype"):  # one array needs no tuple
+        args = (args,)
+    if not isinstance(args, tuple | list):
+        raise _no_model(place, f"returned arguments that are {_kind(args)}, not a tuple")
+    return model, tuple(args)
 
 
 def _kind(thing: Any) -> str:

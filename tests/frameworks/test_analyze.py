@@ -23,7 +23,7 @@ def scatter(x):
 
 # What people stumble over: name -> (function, arguments, whether it runs, the vendor's code).
 GATES = {
-    "argsort": (lambda x: x.argsort(), (X,), False, "NCC_EUOC002"),
+    "argsort": (lambda x: x.argsort(), (X,), True, ""),
     "masked_select": (lambda x: torch.masked_select(x, x > 0), (X,), False, "NCC_EMOD025"),
     "nonzero": (lambda x: (x > 0).nonzero(), (X,), False, "NCC_EMOD025"),
     "a slice past the end": (lambda x: x[80:120], (X,), True, ""),
@@ -34,7 +34,7 @@ GATES = {
     "a branch on data": (lambda x: x if x.sum() > 0 else -x, (X,), False, "NCC_EMOD025"),
     "complex": (lambda x: torch.view_as_real(torch.fft.fft(x)), (X,), False, "NCC_EVRF004"),
     "top 3": (lambda x: x.topk(3), (X,), True, ""),
-    "scatter_add": (scatter, (X,), False, "NCC_EUOC002"),
+    "scatter_add": (scatter, (X,), True, ""),
     "cumulative sum": (lambda x: x.cumsum(1), (X,), True, ""),
     "histogram": (lambda x: torch.histc(x, 4), (X,), False, "NCC_EUOC002"),
 }
@@ -66,7 +66,7 @@ def test_what_runs_gives_the_cpus_values(name):
     torch.testing.assert_close(found, function(*args))
 
 
-@pytest.mark.parametrize("name", ["argsort", "a product of integers", "histogram", "scatter_add"])
+@pytest.mark.parametrize("name", ["a product of integers", "histogram", "complex"])
 def test_what_does_not_run_is_refused_there_too(name):
     function, args, *_ = GATES[name]
     with pytest.raises(TrnError):
@@ -106,8 +106,8 @@ class Mixed(nn.Module):
 
     def forward(self, x, ids):
         y = torch.sigmoid(self.linear(x)).view(3, 8)
-        z = y.sort()  # sorted
-        return z.values, torch.histc(y), (ids + 1).double().sum(), y.T  # counted
+        z = torch.special.bessel_j0(y)  # a special function
+        return z, torch.histc(y), (ids + 1).double().sum(), y.T  # counted
 
 
 def test_all_findings_come_at_once_with_outcomes_and_lines():
@@ -121,9 +121,9 @@ def test_all_findings_come_at_once_with_outcomes_and_lines():
     assert "int64 as int32" in told["add.Tensor"].why
     assert any("float64" in v.why for v in found.verdicts)
     ops = {v.op for v in found.unsupported}
-    assert ops == {"aten::sort", "aten::histc"}
+    assert ops == {"aten::special_bessel_j0", "aten::histc"}
     lines = {v.op: v.places[0].text for v in found.unsupported}
-    assert lines["aten::sort"].endswith("# sorted")
+    assert lines["aten::special_bessel_j0"].endswith("# a special function")
     assert lines["aten::histc"].endswith("# counted")
     assert found.target == "trn1"
     assert json.loads(json.dumps(found.json()))["runs"] is False
@@ -141,10 +141,10 @@ FILE = """
 import torch
 def good(): return torch.nn.Linear(4, 3), (torch.ones(2, 4),)
 def bad(): return torch.nn.Sequential(), 3
-def sorts():
+def counts():
     class M(torch.nn.Module):
         def forward(self, x):
-            return x.argsort()
+            return torch.histc(x, 4)
     return M(), torch.ones(5)
 """
 
@@ -159,10 +159,10 @@ def test_the_command(tmp_path):
     done = run("good")
     assert done.returncode == 0, done.stderr
     assert "1 runs" in done.stdout
-    done = run("sorts", "--json")
+    done = run("counts", "--json")
     assert done.returncode == 1
     told = json.loads(done.stdout)
     assert told["schema"] == "opentrn.analysis/1"
     bad, = (v for v in told["verdicts"] if not v["runs"])
-    assert (bad["op"], bad["places"][0]["line"]) == ("aten::sort", 8)
+    assert (bad["op"], bad["places"][0]["line"]) == ("aten::histc", 8)
     assert run("absent").returncode == 1
