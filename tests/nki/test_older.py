@@ -133,6 +133,20 @@ def test_the_dma_read_psum_and_added(older):
     assert codes == ["nki.migrate.dma_copy", "nki.migrate.dma_copy", "nki.migrate.output"]
 
 
+def test_the_library_of_the_third_version_fills_integers_with_floats_and_numbers_modes(older):
+    def kernel():
+        tile = nl.ndarray((4, 3), nl.uint32, buffer=nl.sbuf)
+        nisa.memset(dst=tile, value=0.0)
+        out = nl.ndarray((4, 3), nl.uint32, buffer=nl.shared_hbm)
+        nisa.dma_copy(dst=out, src=tile, dge_mode=3)
+        return out
+
+    nl, nisa, _ = older("0.3")
+    found, codes, _ = ran(kernel)
+    assert not found.any()
+    assert codes == ["nki.migrate.memset", "nki.migrate.number"]
+
+
 @pytest.mark.parametrize(("value", "wanted"), [(2.0, 2), (2.5, 2), (-3.5, -4)])
 def test_memset_converted_floats(older, value, wanted):
     def kernel():
