@@ -30,30 +30,35 @@ class _Classes(Run):
     def __init__(self, c: Columns, rates: Rates):
         super().__init__(c, rates)
         rings, rows = len(self.rings), len(c.stream)
-        # What each ring works on: (row, begin), or None; and who waits: (class, arrival, row, ns).
+        # What each ring works on: (row, begin) or None; who waits: (class, arrival, place, ns).
         self.works: list = [None] * rings
         self.waits: list[list] = [[] for _ in range(rings)]
         self.turn = [0] * rings  # so that a turn that was cut short does not end a second time
         self.left, self.arrived = list(c.count), [0.0] * rows
         self.begun, self.latest = [False] * rows, [0.0] * rows
+        # Transfers in the order in which they reached the rings, which decides between equal times.
+        self.place, self.rows = [0] * rows, []
 
     def transfer(self, row: int, arrival: float) -> None:
         """A DMA instruction reaches its rings, one after the other."""
         total, count = self.rates.dma_engines, self.count[row]
-        self.arrived[row] = arrival
+        self.arrived[row], self.place[row] = arrival, len(self.rows)
+        self.rows.append(row)
         if not count:
             self.finished(row, arrival)
         for k in range(count):
             ring = self.stream[row] // STREAMS * total + (self.first[row] + k) % total
             due = arrival + k * self.stagger
-            heapq.heappush(self.heap, (due, _ARRIVES, ring * _MANY + row))
+            heapq.heappush(self.heap, (due, _ARRIVES, self.place[row] * _MANY + ring))
 
     def other(self, kind: int, number: int, time: float) -> None:
         """A transfer reaches one ring, or a ring has done what it was to do."""
-        ring, which = divmod(number, _MANY)
         if kind == _ARRIVES:
-            self.arrives(ring, which, time)
-        elif which == self.turn[ring]:
+            place, ring = divmod(number, _MANY)
+            self.arrives(ring, self.rows[place], time)
+            return
+        ring, turn = divmod(number, _MANY)
+        if turn == self.turn[ring]:
             row, begin = self.works[ring]
             self.works[ring] = None
             self.began(row, begin)
@@ -65,7 +70,7 @@ class _Classes(Run):
 
     def arrives(self, ring: int, row: int, time: float) -> None:
         """A share of a transfer asks for a ring."""
-        share = (self.priority[row], time, row, self.move[row])
+        share = (self.priority[row], time, self.place[row], self.move[row])
         heapq.heappush(self.waits[ring], share)
         if self.works[ring] is None:
             self.serve(ring, time, -1)
@@ -82,7 +87,8 @@ class _Classes(Run):
         if begin + done >= end:
             return
         heapq.heappush(
-            self.waits[ring], (self.priority[row], self.arrived[row], row, end - begin - done)
+            self.waits[ring],
+            (self.priority[row], self.arrived[row], self.place[row], end - begin - done),
         )
         if done:
             self.began(row, begin)
@@ -99,7 +105,8 @@ class _Classes(Run):
         """The ring takes up the most urgent transfer that waits for it, if there is one."""
         if not self.waits[ring]:
             return
-        _, asked, row, lasts = heapq.heappop(self.waits[ring])
+        _, asked, place, lasts = heapq.heappop(self.waits[ring])
+        row = self.rows[place]
         self.works[ring], self.rings[ring] = (row, time), time + lasts
         if time > asked and before >= 0 and before != row:
             self.since[row], self.binding[row], self.reason[row] = time, before, QUEUE
