@@ -48,12 +48,10 @@ def matmul(lhsT, rhs):
             for _ in nl.affine_range(tiles):
                 sums.append(nl.ndarray((TILE_M, TILE_N), dtype=nl.float32, buffer=nl.psum))
             for k in nl.affine_range(k_tiles):
+                lhs, rhs_row = lhs_tile[:, k, :], rhs_block[:, k, :]
                 for t in nl.affine_range(tiles):
-                    nisa.nc_matmul(
-                        dst=sums[t],
-                        stationary=lhs_tile[:, k, :],
-                        moving=rhs_block[:, k, nl.ds(t * TILE_N, TILE_N)],
-                    )
+                    moving = rhs_row[:, t * TILE_N : (t + 1) * TILE_N]
+                    nisa.nc_matmul(dst=sums[t], stationary=lhs, moving=moving)
             result = nl.ndarray((TILE_M, width), dtype=out.dtype, buffer=nl.sbuf)
             for t in nl.affine_range(tiles):
                 nisa.tensor_copy(dst=result[:, nl.ds(t * TILE_N, TILE_N)], src=sums[t])
