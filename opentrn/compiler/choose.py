@@ -7,6 +7,7 @@ from typing import Any
 
 from opentrn.base import DType, UnsupportedError, declare, float32, int32, uint32
 from opentrn.compiler.views import is_view
+from opentrn.compiler.windows import writes_rows
 from opentrn.graph import Graph, Value, splat_of
 from opentrn.nki import kernels
 
@@ -226,22 +227,18 @@ def _sort(value: Value) -> Use | no:
 @choice("scatter")
 def _scatter(value: Value) -> Use | no:
     table, ids, rows = value.args
-    a = value.attrs
-    plain = (
-        table.rank == rows.rank == 2
-        and ids.shape == (rows.shape[0], 1)
-        and a.index_vector_dim == 1
-        and a.scatter_dims == a.inserted_window_dims == (0,)
-        and a.update_window_dims == (1,)
-        and a.kind in ("set", "add")
-    )
-    if not plain:
-        return no(f"only rows of a matrix can be set or added to, not combined by {a.kind}")
-    if a.kind == "add" and table.dtype.kind != "float":
-        return no(f"the Tensor Engine adds floats, not {table.dtype}")
-    options = {"kind": a.kind}
-    return Use(value, kernels.scatter_rows, (table, ids, rows), options, "a DMA scatter of rows",
-               (0, 2))  # fmt: skip
+    kind = value.attrs.kind
+    if not writes_rows(value):
+        return no("there is nothing to write")
+    if kind == "set" or (kind == "add" and table.dtype.kind == "float"):
+        options = {"kind": kind}
+        why = "a DMA scatter of rows"
+    else:
+        target = device_dtype(table.dtype)
+        steps = ((kind, ("in", 0), ("in", 1)), ("convert", ("step", 0), target))
+        options = {"kind": "steps", "steps": steps}
+        why = "a DMA scatter of rows, those of one place in turn"
+    return Use(value, kernels.scatter_rows, (table, ids, rows), options, why, (0, 2))
 
 
 def use_of(value: Value) -> "Use | no":

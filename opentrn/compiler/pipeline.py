@@ -21,6 +21,7 @@ from opentrn.compiler.places import PLACES
 from opentrn.compiler.precision import precision
 from opentrn.compiler.products import PRODUCTS
 from opentrn.compiler.spell import SPELL
+from opentrn.compiler.windows import WINDOWS
 from opentrn.graph import OPS, Builder, Graph, Note, Value, from_torch, remake, rewrite, write
 from opentrn.hw import target as find_target
 from opentrn.isa import Executable, Program
@@ -72,7 +73,7 @@ def _precision(state: State) -> None:
 def _spell(state: State) -> None:
     """Rules first; then composites no kernel takes, whose parts may need rules again."""
     while True:
-        graph = rewrite(state.graph, (*SPELL, *WRAP, *PLACES, *PRODUCTS, *DILATION), state.notes)
+        graph = rewrite(state.graph, SPELLING, state.notes)
         spelled = _spelled(graph, state.notes)
         if spelled.outputs == graph.outputs:
             break
@@ -123,6 +124,7 @@ def _place(state: State) -> None:
     state.memory = place_hbm(state.program)
 
 
+SPELLING = (*SPELL, *WINDOWS, *WRAP, *PLACES, *PRODUCTS, *DILATION)
 FUSED = frozenset({"linear", "linear_norm", "chain"})
 UNFUSED = frozenset(OPS) - FUSED
 SPELLED = UNFUSED - {"iota", "reverse", "dynamic_slice"}

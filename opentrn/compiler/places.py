@@ -1,8 +1,6 @@
-"""Order and places: sorts along the last axis, scattered windows as rows, empty reductions."""
+"""Order and places: sorts along the last axis, the k largest, empty reductions."""
 
-import numpy as np
-
-from opentrn.compiler.spell import MOST_PASSES, one_index
+from opentrn.compiler.spell import MOST_PASSES
 from opentrn.graph import Builder, Pattern, PatternBuilder, Rule, Value, no
 
 
@@ -77,97 +75,6 @@ class TopKToSort(Rule):
         return g.top_k(g.input("x", (3, 9)), 3)
 
 
-def _whole_windows(scatter: Value) -> bool | no:
-    """Whether each index vector names whole slices."""
-    x, _, updates = scatter.args
-    a = scatter.attrs
-    if a.kind not in ("set", "add"):
-        return no(f"rows are set or added to, not combined by {a.kind}")
-    if a.operand_batching_dims:
-        return no("it has batching axes")
-    if set(a.scatter_dims) != set(a.inserted_window_dims):
-        return no("a mapped axis is part of the window")
-    rest = [n for axis, n in enumerate(x.shape) if axis not in a.inserted_window_dims]
-    sizes = [updates.shape[axis] for axis in a.update_window_dims]
-    return rest == sizes or no("it writes windows, not whole slices")
-
-
-class ScatterToRows(Rule):
-    """scatter of slices by index vectors → rows of a matrix, one integer for each
-
-    A row of the matrix behind the last takes what is written outside."""
-
-    def find(p: PatternBuilder, x: Pattern, indices: Pattern, updates: Pattern) -> Pattern:
-        return p.scatter(x, indices, updates, bind="scatter")
-
-    def when(x: Value, indices: Value, scatter: Value) -> bool | no:
-        plain = x.rank == 2 and indices.rank == 2 and indices.shape[1] == 1
-        if plain and scatter.attrs.scatter_dims == (0,) and scatter.attrs.index_vector_dim == 1:
-            return no("it writes rows of a matrix already")
-        return scatter.size > 0 and indices.size > 0 and _whole_windows(scatter)
-
-    def make(g: Builder, x: Value, indices: Value, updates: Value, scatter: Value) -> Value:
-        a = scatter.attrs
-        mapped = a.scatter_dims
-        rest = tuple(axis for axis in range(x.rank) if axis not in mapped)
-        order = (*mapped, *rest)
-        rows = int(np.prod([x.shape[axis] for axis in mapped], dtype=int))
-        matrix = g.reshape(g.transpose(x, order), (rows, -1))
-        ids = _held(g, indices, a, [x.shape[axis] for axis in mapped], rows)
-        batch = tuple(n for n in range(updates.rank) if n not in a.update_window_dims)
-        moved = g.transpose(updates, (*batch, *a.update_window_dims))
-        given = g.reshape(moved, (ids.size, matrix.shape[1]))
-        spare = g.pad(matrix, g.full((), 0, x.dtype), low=(0, 0), high=(1, 0), interior=(0, 0))
-        made = g.scatter(
-            spare, g.reshape(ids, (ids.size, 1)), given, kind=a.kind, update_window_dims=(1,),
-            inserted_window_dims=(0,), scatter_dims=(0,), index_vector_dim=1,
-        )  # fmt: skip
-        kept = g.slice(made, (0, 0), matrix.shape, (1, 1))
-        back = tuple(order.index(axis) for axis in range(x.rank))
-        return g.transpose(g.reshape(kept, tuple(x.shape[axis] for axis in order)), back)
-
-    def _elements(g: Builder, kind: str, dtype: str = "float32") -> Value:
-        x, places = g.input("x", (4, 5), dtype), g.input("places", (3, 2), "int32")
-        return g.scatter(
-            x, places, g.input("updates", (3,), dtype), kind=kind, update_window_dims=(),
-            inserted_window_dims=(0, 1), scatter_dims=(0, 1), index_vector_dim=1,
-        )  # fmt: skip
-
-    def sample(g: Builder) -> tuple[Value, ...]:
-        x, ids = g.input("x", (2, 6, 3)), g.input("ids", (4, 1), "int32")
-        columns = g.scatter(
-            x, ids, g.input("updates", (2, 4, 3)), kind="add", update_window_dims=(0, 2),
-            inserted_window_dims=(1,), scatter_dims=(1,), index_vector_dim=1,
-        )  # fmt: skip
-        return (
-            columns, ScatterToRows._elements(g, "set"),
-            ScatterToRows._elements(g, "set", "int32"),
-        )  # fmt: skip
-
-    def refuse(g: Builder) -> Value:
-        return ScatterToRows._elements(g, "maximum")
-
-
-def _held(g: Builder, indices: Value, a, sizes: list[int], rows: int) -> Value:
-    """Row numbers of index vectors, `rows` for those that lie outside."""
-    wide = g.cast(indices, "int32")
-    axis, fits = a.index_vector_dim, None
-    for n, size in enumerate(sizes):
-        one = wide
-        if axis < indices.rank:
-            starts, limits = [0] * wide.rank, list(wide.shape)
-            starts[axis], limits[axis] = n, n + 1
-            cut = g.slice(wide, starts, limits, [1] * wide.rank)
-            one = g.reshape(cut, tuple(k for d, k in enumerate(wide.shape) if d != axis))
-        inside = g.and_(
-            g.compare(one, g.like(one, 0), direction="GE"),
-            g.compare(one, g.like(one, size), direction="LT"),
-        )
-        fits = inside if fits is None else g.and_(fits, inside)
-    picked = one_index(g, wide, a, sizes)
-    return g.select(fits, picked, g.like(picked, rows))
-
-
-PLACES = (ReduceNothing, SortOverLast, TopKToSort, ScatterToRows)
+PLACES = (ReduceNothing, SortOverLast, TopKToSort)
 
 __all__ = ["PLACES"]

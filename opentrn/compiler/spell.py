@@ -246,81 +246,6 @@ class ReverseToTake(Rule):
         return g.reverse(g.input("x", (2, 3, 4)), (0, 2))
 
 
-def _by_rows(gather: Value) -> bool | no:
-    """Whether each index vector picks whole slices: size 1 on mapped axes, all of the others."""
-    x, a = gather.args[0], gather.attrs
-    if a.operand_batching_dims:
-        return no("it has batching axes")
-    if set(a.start_index_map) != set(a.collapsed_slice_dims):
-        return no("a mapped axis stays in the result")
-    whole = all(
-        size == (1 if axis in a.start_index_map else x.shape[axis])
-        for axis, size in enumerate(a.slice_sizes)
-    )
-    return whole or no("it cuts windows, not whole slices")
-
-
-class GatherToRows(Rule):
-    """gather of slices by index vectors → rows of a matrix, one integer for each"""
-
-    def find(p: PatternBuilder, x: Pattern, indices: Pattern) -> Pattern:
-        return p.gather(x, indices, bind="gather")
-
-    def when(x: Value, indices: Value, gather: Value) -> bool | no:
-        a = gather.attrs
-        last = a.index_vector_dim in (indices.rank, indices.rank - 1)
-        single = a.index_vector_dim == indices.rank or indices.shape[-1:] == (1,)
-        plain = x.rank == 2 and a.start_index_map == (0,) and last and single
-        if plain and a.offset_dims == (gather.rank - 1,):
-            return no("it takes rows of a matrix already")
-        return _by_rows(gather)
-
-    def make(g: Builder, x: Value, indices: Value, gather: Value) -> Value:
-        a = gather.attrs
-        mapped = a.start_index_map
-        rest = tuple(axis for axis in range(x.rank) if axis not in mapped)
-        kept = tuple(x.shape[axis] for axis in rest)
-        rows = int(np.prod([x.shape[axis] for axis in mapped], dtype=int))
-        matrix = g.reshape(g.transpose(x, (*mapped, *rest)), (rows, -1))
-        picked = one_index(g, indices, a, [x.shape[axis] for axis in mapped])
-        found = g.reshape(g.take(matrix, picked), (*picked.shape, *kept))
-        batches, windows = iter(range(picked.rank)), iter(range(picked.rank, found.rank))
-        order = [
-            next(windows) if axis in a.offset_dims else next(batches) for axis in range(gather.rank)
-        ]
-        return g.transpose(found, order)
-
-    def sample(g: Builder) -> tuple[Value, ...]:
-        x, ids = g.input("x", (4, 5, 6)), g.input("ids", (3, 2), "int32")
-        pairs = g.input("pairs", (7, 2), "int32")
-        both = {"collapsed_slice_dims": (0, 2), "start_index_map": (2, 0)}
-        return (
-            g.take(x, ids),
-            g.take(x, ids, axis=1),
-            g.gather(x, pairs, offset_dims=(0,), index_vector_dim=1, slice_sizes=(1, 5, 1), **both),
-        )
-
-    def refuse(g: Builder) -> tuple[Value, ...]:
-        x, ids = g.input("x", (4, 5)), g.input("ids", (3,), "int32")
-        window = {"start_index_map": (0,), "index_vector_dim": 1, "slice_sizes": (2, 5)}
-        return (
-            g.take(x, ids),
-            g.gather(x, ids, offset_dims=(1, 2), collapsed_slice_dims=(), **window),
-        )
-
-
-def one_index(g: Builder, indices: Value, a, sizes: list[int]) -> Value:
-    """Row-major positions of index vectors in axes of these sizes."""
-    if a.index_vector_dim == indices.rank:
-        return indices
-    axis, total = a.index_vector_dim, None
-    shape = tuple(n for d, n in enumerate(indices.shape) if d != axis)
-    for n, size in enumerate(sizes):
-        one = g.reshape(_cut(g, indices, axis, n, n + 1), shape)
-        total = one if total is None else total * size + one
-    return total
-
-
 class DynamicSliceToTake(Rule):
     """dynamic_slice → along each axis it cuts, the places from the (held) start on are taken"""
 
@@ -454,8 +379,8 @@ class ConcatenateSome(Rule):
 
 SPELL = (
     IotaToLine, CumulativeSum, CumulativeByDoubling, ArgmaxToMinimum, TopKToPasses,
-    WindowToSlices, ReverseToTake, GatherToRows, DynamicSliceToTake, NegativePad,
+    WindowToSlices, ReverseToTake, DynamicSliceToTake, NegativePad,
     SoftmaxOverLast, NormOverOne, ConcatenateSome,
 )  # fmt: skip
 
-__all__ = ["MOST_PASSES", "SPELL", "one_index"]
+__all__ = ["MOST_PASSES", "SPELL"]

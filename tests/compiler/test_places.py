@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from opentrn import nki
-from opentrn.base import LimitError, UnsupportedError
+from opentrn.base import LimitError
 from opentrn.graph import g
 from opentrn.nki import kernels
-from tests.compiler.running import normal, on_chip
+from tests.compiler.running import normal, on_chip, whole
 
 RNG = np.random.default_rng(3)
 
@@ -110,20 +110,65 @@ def test_scattered_elements_slices_and_places_outside():
     np.testing.assert_allclose(found, wanted, 1e-6, 1e-6)
     integers = RNG.integers(-9, 9, (4, 5)).astype(np.int32)
     pairs = np.array([[0, 1], [3, 2], [0, 1]], np.int32)
-    whole = {"update_window_dims": (), "inserted_window_dims": (0, 1), "scatter_dims": (0, 1),
+    single = {"update_window_dims": (), "inserted_window_dims": (0, 1), "scatter_dims": (0, 1),
              "index_vector_dim": 1}  # fmt: skip
     (found,), _ = on_chip(
-        lambda v, p, u: g.scatter(v, p, u, kind="set", **whole),
+        lambda v, p, u: g.scatter(v, p, u, kind="set", **single),
         integers, pairs, np.array([7, 8, 9], np.int32),
     )  # fmt: skip
     wanted = integers.copy()
     wanted[3, 2], wanted[0, 1] = 8, 9
     np.testing.assert_array_equal(found, wanted)
-    with pytest.raises(UnsupportedError, match="maximum"):
-        on_chip(
-            lambda v, p, u: g.scatter(v, p, u, kind="maximum", **whole),
-            integers, pairs, np.array([7, 8, 9], np.int32),
-        )  # fmt: skip
+
+
+COMBINE = {"add": np.add, "multiply": np.multiply, "maximum": np.maximum, "minimum": np.minimum}
+
+
+@pytest.mark.parametrize("kind", COMBINE)
+@pytest.mark.parametrize("dtype", ["float32", "int32", "uint8", "int16"])
+def test_rows_of_one_place_are_combined_in_turn(kind, dtype):
+    """150 rows, so two tiles of them, at 7 places and some outside; integers wrap around."""
+    table, rows = whole(7, 3, kind=dtype), whole(150, 3, low=-4, high=4, seed=1, kind=dtype)
+    ids = RNG.integers(-2, 9, (150, 1)).astype(np.int32)
+    options = {"update_window_dims": (1,), "inserted_window_dims": (0,), "scatter_dims": (0,),
+               "index_vector_dim": 1}  # fmt: skip
+    wanted = table.astype(np.float64 if dtype == "float32" else np.int64)
+    with np.errstate(over="ignore"):
+        for place, row in zip(ids[:, 0], rows, strict=True):
+            if 0 <= place < 7:
+                made = COMBINE[kind](wanted[place], row)
+                wanted[place] = made if dtype == "float32" else made.astype(dtype)
+    (found,), _ = on_chip(lambda v, p, u: g.scatter(v, p, u, kind=kind, **options),
+                          table, ids, rows)  # fmt: skip
+    np.testing.assert_allclose(found, wanted, 1e-6 * (dtype == "float32"), 0)
+
+
+def test_windows_are_cut_and_written_where_the_data_say():
+    """Windows of two axes at index vectors, pushed inside when cut, and left out element by element
+    when written: against loops over them."""
+    x, parts = normal(6, 5, 4), normal(4, 2, 3, 4, seed=2)
+    corners = np.array([[0, 1], [4, 2], [5, 4], [-1, 3]], np.int32)
+    cut = np.stack([
+        x[a : a + 2, b : b + 3]
+        for a, b in zip(np.clip(corners[:, 0], 0, 4), np.clip(corners[:, 1], 0, 2), strict=True)
+    ])  # fmt: skip
+    (found,), _ = on_chip(
+        lambda v, p: g.gather(v, p, offset_dims=(1, 2, 3), collapsed_slice_dims=(),
+                              start_index_map=(0, 1), index_vector_dim=1, slice_sizes=(2, 3, 4)),
+        x, corners,
+    )  # fmt: skip
+    np.testing.assert_array_equal(found, cut)
+    wanted = x.copy()
+    for (a, b), part in zip(corners, parts, strict=True):
+        for i, j in np.ndindex(2, 3):
+            if 0 <= a + i < 6 and 0 <= b + j < 5:
+                wanted[a + i, b + j] = np.maximum(wanted[a + i, b + j], part[i, j])
+    (found,), _ = on_chip(
+        lambda v, p, u: g.scatter(v, p, u, kind="maximum", update_window_dims=(1, 2, 3),
+                                  inserted_window_dims=(), scatter_dims=(0, 1), index_vector_dim=1),
+        x, corners, parts,
+    )  # fmt: skip
+    np.testing.assert_array_equal(found, wanted)
 
 
 def test_angles_of_points():

@@ -10,10 +10,11 @@ from opentrn.compiler.narrow import WRAP
 from opentrn.compiler.places import PLACES
 from opentrn.compiler.products import PRODUCTS
 from opentrn.compiler.spell import SPELL
+from opentrn.compiler.windows import WINDOWS
 from opentrn.graph import Builder, Graph, Rule, evaluate, g, no, prove, random_array
 from tests.compiler.running import graph_of, normal
 
-ALL = [r for r in (*RULES, *SPELL, *WRAP, *PLACES, *PRODUCTS, *DILATION, *LINEAR, *LAST)
+ALL = [r for r in (*RULES, *SPELL, *WINDOWS, *WRAP, *PLACES, *PRODUCTS, *DILATION, *LINEAR, *LAST)
        if r.__module__.startswith("opentrn.compiler")]  # fmt: skip
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from opentrn.base import DType
 from opentrn.graph.build import Builder
 from opentrn.graph.importers.stablehlo_call import Call, rule
@@ -109,9 +111,28 @@ def gather(call: Call) -> Value:
     at = stablehlo.GatherDimensionNumbers(call.raw("dimension_numbers"))
     operand, indices = call.args[:2]
     sizes = known(call, call.args[2]).tolist() if len(call.args) > 2 else call.attr("slice_sizes")
+    rooms = [operand.shape[axis] - sizes[axis] for axis in at.start_index_map]
+    indices = _inside(call.g, indices, rooms, at.index_vector_dim)
     return call.g.gather(
         operand, indices, at.offset_dims, at.collapsed_slice_dims, at.start_index_map,
         at.index_vector_dim, sizes, at.operand_batching_dims, at.start_indices_batching_dims)
+
+
+def _inside(g: Builder, indices: Value, rooms: list[int], axis: int) -> Value:
+    """Index vectors pushed to where their window is inside, as `gather` means it: said in the
+    graph, because a device refuses places outside."""
+    most = [min(room, int(indices.dtype.max)) for room in rooms]
+    if indices.op == "constant" and indices.attrs.data.array is not None:
+        numbers = np.moveaxis(indices.attrs.data.numbers().reshape(
+            indices.shape + (1,) * (axis == indices.rank)), axis, -1)
+        if ((numbers >= 0) & (numbers <= np.array(most))).all():
+            return indices
+    if len(set(most)) > 1:
+        line = g.cast(g.constant(np.array(most, np.int64)), indices.dtype)
+        limit = g.broadcast_in_dim(line, indices.shape, (axis,))
+    else:
+        limit = g.like(indices, most[0] if most else 0)
+    return g.clamp(g.like(indices, 0), indices, limit)
 
 
 @rule("stablehlo.torch_index_select")
