@@ -232,3 +232,46 @@ def test_refusals_name_the_operation():
     whole = x.astype(np.int32)
     with pytest.raises(UnsupportedError, match="`tanh` of int"):
         nki.run(kernels.elementwise, [whole], (("tanh", IN0),), (4,), "float32")
+
+
+@nki.jit
+def _of_repeated(x, column, heads):
+    """x [A, B, C] · column [A, B, 1] + heads [A, B], each of which is repeated over 4 columns."""
+    cut = (*x.shape[:2], x.shape[2] // 4, 4)
+    wide = column.expand_dim(3).broadcast(2, cut[2]).broadcast(3, 4)
+    parts = heads.expand_dim(3).broadcast(3, 4)
+    steps = (("multiply", IN0, IN1), ("add", ("step", 0), ("in", 2)))
+    return kernels.elementwise([x.reshape(cut), wide, parts], steps, cut, "float32")
+
+
+@pytest.mark.parametrize("shape", [(2, 70, 64), (3, 130, 8), (1, 5, 12000)])
+def test_what_repeats_along_rows_is_loaded_once_a_row(shape):
+    x, column = numbers(0, *shape), numbers(1, *shape[:2], 1)
+    heads = numbers(2, *shape[:2], shape[2] // 4)
+    done = nki.run(_of_repeated, x, column, heads)
+    want = x * column + np.repeat(heads, 4, -1)
+    assert np.array_equal(done.outputs.reshape(shape), want)
+    loaded = sum(
+        i.form.move.descriptors for i in done.program.instructions() if i.opcode == "dma_copy"
+    )
+    # A descriptor for each row of x and of the result, each number of the column, each row of the
+    # heads, and not one for each of the elements they stand for.
+    assert loaded < 6 * shape[0] * shape[1] + 3 * x.nbytes // 512
+
+
+def test_a_repeated_number_can_be_stored_and_read_by_its_bits():
+    column = numbers(0, 140, 1)
+    wide = np.broadcast_to(column, (140, 300))
+    assert np.array_equal(run(_spread, column, "convert", "float32"), wide)
+    assert np.array_equal(run(_spread, column, "abs"), np.abs(wide))
+    angle = np.arctan2(exact(wide), exact(-wide))
+    assert np.abs(run(_spread, column, "atan2") - angle).max() < 1e-5
+
+
+@nki.jit
+def _spread(column, name, *more):
+    wide, shape = column.broadcast(1, 300), (140, 300)
+    steps = ((name, IN0, *more),)
+    if name == "atan2":
+        steps = (("negate", IN0), (name, IN0, ("step", 0)))
+    return kernels.elementwise([wide], steps, shape, "float32")

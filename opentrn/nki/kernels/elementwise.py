@@ -10,6 +10,7 @@ from typing import Any
 
 from opentrn.base import UnsupportedError, declare
 from opentrn.base import dtype as as_dtype
+from opentrn.nki import isa as nisa
 from opentrn.nki import language as nl
 from opentrn.nki.jit import jit
 from opentrn.nki.kernels.pointwise import OPERATIONS, Value, result_in
@@ -73,6 +74,24 @@ def _width(group: list[Sheet], most: int) -> int:
     return most // run * run if run <= most else most
 
 
+def read(x: Sheet, rows: tuple[int, int], columns: tuple[int, int]):
+    """A tile of x.  What is repeated along rows is loaded once a row and repeated on the chip: a
+    DMA would need a descriptor for every element."""
+    run = x.column_shape[-1]
+    height, width = rows[1] - rows[0], columns[1] - columns[0]
+    if x.column_stride or width == 1:
+        return x.tile(rows, columns)
+    if len(x.column_shape) == 1:
+        return x.once().tile(rows).broadcast(1, width)
+    if columns[0] % run or columns[1] % run:
+        return x.tile(rows, columns)
+    few = x.once().tile(rows, (columns[0] // run, columns[1] // run))
+    made = nl.ndarray((height, width), x.dtype, nl.sbuf)
+    given = few.reshape((height, width // run, 1)).broadcast(2, run)
+    nisa.tensor_copy(made.reshape((height, width // run, run)), given)
+    return made
+
+
 def evaluate(inputs: list[Value], steps, out_dtype) -> Any:
     """The tile of the last step, in `out_dtype`."""
     last_use = {}
@@ -117,7 +136,7 @@ def elementwise(inputs, steps, shape, out_dtype):
             for columns in spans(result.columns, width):
                 size = (rows[1] - rows[0], columns[1] - columns[0])
                 values = [
-                    Value.read(x.tile(rows, columns), kind)
+                    Value.read(read(x, rows, columns), kind)
                     for x, kind in zip(given, kinds, strict=True)
                 ]
                 if not values:

@@ -87,9 +87,18 @@ def refuse(name: str, kind: str):
     )
 
 
+def whole(tile):
+    """The tile itself, or a copy with an element for each place where it repeats one."""
+    if all(stride or count == 1 for stride, count in tile.get_pattern()[1:]):
+        return tile
+    made = fresh(tile, tile.dtype)
+    nisa.tensor_copy(made, tile)
+    return made
+
+
 def result_in(value: Value, dtype):
-    """The value's tile as a tile of `dtype`."""
-    return cast(value.tile, dtype)
+    """The value's tile as a tile of `dtype` that can be stored."""
+    return whole(cast(value.tile, dtype))
 
 
 # ---------------------------------------------------------------------- two operands
@@ -403,7 +412,7 @@ def _truth(op, a, b):
 def _negative(tile):
     """Where the sign bit is set, of -0 too."""
     sign = fresh(tile, nl.int32)
-    nisa.tensor_scalar(sign, tile.view(nl.int32), nl.right_shift, 31)
+    nisa.tensor_scalar(sign, whole(tile).view(nl.int32), nl.right_shift, 31)
     return cast(sign, nl.uint8)
 
 

@@ -88,6 +88,11 @@ class Sheet:
         steps, cut = self.view.get_pattern(), len(self.row_shape)
         return Sheet(self.view, steps[cut:], steps[:cut])
 
+    def once(self) -> "Sheet":
+        """The sheet with the last step of its columns taken once: for what is repeated along it."""
+        steps, cut = self.view.get_pattern(), len(self.row_shape)
+        return Sheet(self.view, steps[:cut], steps[cut:-1] or [[1, 1]])
+
     def pieces(self, rows: tuple[int, int], columns: tuple[int, int]):
         """(tile rows, tile columns, HBM view) of the rectangular pieces of one tile."""
         for row, height, row_box in boxes(self.row_shape, *rows):
