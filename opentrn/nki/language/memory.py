@@ -45,6 +45,13 @@ declare(
     fix="choose a lower address, or leave `address` out",
 )
 declare(
+    "nki.alignment",
+    "An explicit address in SBUF is a multiple of the element's size, not of sbuf_min_align.",
+    rule="nl.tile_size.sbuf_min_align is 4 bytes; the NKI Library, which runs on the chip, aligns "
+    "tiles to their elements (BufferManager), and the open front end KLR names 1",
+    fix="align addresses to nl.tile_size.sbuf_min_align where that costs nothing",
+)
+declare(
     "nki.constant_file",
     "The file of a shared constant does not exist.",
     rule="shared_constant takes an array or the path of a .npy file",
@@ -124,7 +131,7 @@ def ndarray(shape, dtype, buffer=sbuf, name="", address=None) -> NkiTensor:
     )
     refuse_larger(session.chip, made)
     if address is not None:
-        _check_address(session.chip.core, made, address)
+        _check_address(session, made, address)
     session.allocate(made)
     return whole(session, made, region)
 
@@ -141,11 +148,13 @@ def _check_named(dtype, name) -> None:
         )
 
 
-def _check_address(core, made, address) -> None:
+def _check_address(session, made, address) -> None:
     """BoundsError when the tensor does not lie within its memory; SpaceError in HBM.
 
-    UsageError for a byte that is not aligned and for more than two numbers.
+    UsageError for a byte that is not aligned and for more than two numbers; in SBUF elements of
+    one or two bytes may lie at multiples of their size, with a note (`nki.alignment`).
     """
+    core = session.chip.core
     if not made.on_chip:
         raise SpaceError(
             "an explicit address for a tensor in HBM",
@@ -162,7 +171,8 @@ def _check_address(core, made, address) -> None:
             f"{made.address} to {made.address + made.partition_bytes - 1} of {size}",
             code="nki.address",
         )
-    step = int(core.sbuf_alignment if made.space == "sbuf" else core.psum_alignment)
+    least = int(core.sbuf_alignment if made.space == "sbuf" else core.psum_alignment)
+    step = min(least, made.dtype.itemsize) if made.space == "sbuf" else least
     if len(address) != 2 or made.address % step:
         raise UsageError(
             f"address {tuple(address)} of a tile in {made.space}",
@@ -171,6 +181,8 @@ def _check_address(core, made, address) -> None:
             f"of {step}",
             fix=f"pass {(made.partition, made.address // step * step)}",
         )
+    if made.address % least:
+        session.note("nki.alignment", f"address {tuple(address)} of a tile of {made.dtype}")
 
 
 def full(shape, fill_value, dtype, buffer=sbuf, name="") -> NkiTensor:
