@@ -37,6 +37,8 @@ def build(
         pairs = tuple((rank, (rank + 1) % t.ranks) for rank in range(t.ranks))
         return mesh.permute(t.ranks, pairs)
     name = algorithm or pick(collective, nbytes, t)
+    if name == "flat":
+        return getattr(ring, collective)(t.ranks)
     if name == "hier":
         return _levels(collective, t.nodes if t.nodes > 1 else planes(t), t)
     if name in ("ring", "kangaring"):

@@ -24,7 +24,7 @@ declare(
 declare(
     "comm.algorithm",
     "There is no algorithm of this name.",
-    rule="mesh, mesh1, rdh, ring, kangaring, tree; `hier` is chosen where there are two levels",
+    rule="mesh, mesh1, rdh, ring, kangaring, tree; on several nodes hier or flat",
     fix="use one of these names",
 )
 

@@ -71,10 +71,11 @@ def _hamiltonian(beside: dict[int, list[int]]) -> Iterator[Order]:
 def orders(topology: Topology) -> tuple[Order, ...]:
     """The chips' orders of all rings that run at once: each cycle, and each turned round.
 
-    Two chips, and chips on a switch, have one: turning it round would use the same links again.
+    Chips on a switch have one: turning it round would use the same links again. Two chips have two
+    on the same links, because one ring does not fill them.
     """
     found = cycles(topology)
     switched = topology.fabric is None or topology.fabric.topology == "switched"
-    if topology.chips < 3 or switched:
+    if topology.chips < 2 or switched:
         return found
     return (*found, *(order[:1] + order[:0:-1] for order in found))

@@ -6,6 +6,7 @@
     halving, doubling  the same, log2 steps; groups of ranks begin on different axes
     more planes or     reduce-scatter inside, then across, then all-gather inside
     nodes
+    flat ring          one ring through the ranks of all nodes, a cycle for each network interface
 
 The load of a link is the sum over all messages whose way it is on.  Nothing is made for each rank,
 so a hundred thousand ranks cost no more than one node.  Shares and latencies: `rates.py`.
@@ -23,7 +24,7 @@ from opentrn.comm.rates import GRADE_ORDER, Rate, rates
 from opentrn.comm.topology import Topology, busiest, diameter
 
 ALGORITHMS = ("mesh", "mesh1", "rdh", "ring", "kangaring", "tree")
-"""Algorithms of one node; `hier` puts two levels together."""
+"""Algorithms of one node; `hier` puts two levels together, `flat` goes round all nodes."""
 
 PHASES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
 NETWORK_MESH = 0.5
@@ -89,25 +90,41 @@ def pick(collective: str, nbytes: float, topology: Topology) -> str:
     From Trainium2 on by the published ranges (mesh below 1 MB, halving and doubling to 56 MB, then
     KangaRing where whole chips take part).  They are for whole machines: on some of the chips
     KangaRing may come sooner (the nccom-test guide shows it at 32 MB of 16 ranks), so the faster of
-    the two.  For older chips no ranges are published: the faster of mesh and ring.
+    the two.  The ring is "fallback only" there: where KangaRing cannot run, the faster of it and
+    halving and doubling, which nccom-test shows on one chip to 64 MB.  For older chips no ranges
+    are published: the faster of mesh and ring on one node, of two levels and the flat ring on more.
     """
     if collective in ("all_to_all", "permute"):
         return "mesh" if collective == "all_to_all" else "permute"
     _phases(collective)
+    older = topology.chip.generation < 3
+    if topology.nodes > 1 and older:
+        return _faster(("hier", "flat"), collective, nbytes, topology)
     if topology.nodes > 1 or planes(topology) > 1:
         return "hier"
-    if topology.chip.generation < 3:
-        names = ("mesh", "ring")
-        return min(names, key=lambda n: time(collective, nbytes, topology, n).seconds)
+    if older:
+        return _faster(("mesh", "ring"), collective, nbytes, topology)
+    return _by_range(collective, nbytes, topology)
+
+
+def _by_range(collective: str, nbytes: float, topology: Topology) -> str:
+    """By the published ranges of sizes, on one node of Trainium2 or later."""
     if nbytes < MESH_BYTES:
         return "mesh"
-    last = "kangaring" if pairs(topology) else "ring"
-    if nbytes > RDH_BYTES or not rdh.fits(topology.ranks):
+    paired = pairs(topology)
+    last = "kangaring" if paired else "ring"
+    if not rdh.fits(topology.ranks):
         return last
+    if nbytes > RDH_BYTES:
+        return last if paired else _faster(("rdh", last), collective, nbytes, topology)
     whole = topology.fabric is None or topology.chips == int(topology.fabric.chips)
     if whole or topology.chips == 1:
         return "rdh"
-    return min(("rdh", last), key=lambda n: time(collective, nbytes, topology, n).seconds)
+    return _faster(("rdh", last), collective, nbytes, topology)
+
+
+def _faster(names: tuple[str, ...], collective: str, nbytes: float, topology: Topology) -> str:
+    return min(names, key=lambda name: time(collective, nbytes, topology, name).seconds)
 
 
 def pairs(topology: Topology) -> bool:
@@ -129,8 +146,9 @@ def time(
 ) -> Timing:
     """Time a collective of `nbytes`; without an algorithm, the one `pick` chooses.
 
-    On several nodes `algorithm` is the one within each.  Raises UnknownNameError
-    `comm.collective`, `comm.algorithm`; UsageError `comm.ranks` where the algorithm cannot run.
+    On several nodes `algorithm` is the one within each, or `flat`, or `hier`.  Raises
+    UnknownNameError `comm.collective`, `comm.algorithm`; UsageError `comm.ranks` where the
+    algorithm cannot run.
     """
     name = algorithm or pick(collective, nbytes, topology)
     if topology.ranks == 1:
@@ -140,9 +158,13 @@ def time(
         parts = tuple(_all_to_all(nbytes, topology))
     elif collective == "permute":
         parts = tuple(_permute(nbytes, topology))
+    elif name == "flat":
+        parts = (_flat(nbytes, topology, _phases(collective)),)
     else:
-        parts = tuple(_levels(collective, nbytes, topology, algorithm))
-    shown = "hier" if topology.nodes > 1 or planes(topology) > 1 else name
+        inner = None if name == "hier" else algorithm
+        parts = tuple(_levels(collective, nbytes, topology, inner))
+    levels = topology.nodes > 1 or planes(topology) > 1
+    shown = "hier" if levels and name != "flat" else name
     return Timing(collective, shown, nbytes, topology.ranks, parts)
 
 
@@ -198,6 +220,26 @@ def _across_nodes(nbytes: float, t: Topology, phases: int) -> Part:
         ways.append((phases * int(log2(x)), moving))
     steps, moving = min(ways, key=lambda way: way[0] * t.network_latency + way[1])
     return Part("network", steps, steps * t.network_latency, moving, "stated", own.network.grade)
+
+
+def _flat(nbytes: float, t: Topology, phases: int) -> Part:
+    """One ring through all ranks of all nodes: as many cycles at once as a node has interfaces.
+
+    Every step waits for the slowest of its links, the network, and the collective cores serve the
+    cycles in turn (AWS Neuron, inter-node collectives: the flat ring).  Raises UsageError
+    `comm.ranks` on one node.
+    """
+    if t.nodes < 2:
+        raise UsageError(
+            "a flat ring goes round several nodes", code="comm.ranks", fix="ask for more nodes (-N)"
+        )
+    own, steps = rates(t.chip), phases * (t.ranks - 1)
+    latency = steps * (own.ring_step.value + t.interfaces * own.channel.value)
+    latency += phases * t.nodes * t.network_latency
+    chips = int(t.fabric.chips) if t.fabric is not None else 1
+    speed = t.network * t.chips / chips * own.network.value
+    moving = phases * (t.ranks - 1) / t.ranks * nbytes / speed
+    return Part("flat ring", steps, latency, moving, own.channel.grade, own.network.grade)
 
 
 # ------------------------------------------------------------------------------ one node, one plane
@@ -314,7 +356,9 @@ def _around(name: str, nbytes: float, t: Topology, phases: int) -> Part:
         rate = Rate(own.core.value * t.cores, own.core.grade, own.core.source)
         step = own.chip_step
     else:
-        rate = Rate(own.through.value * t.cores, own.through.grade, own.through.source)
+        each_core = Rate(own.through.value * t.cores, own.through.grade, own.through.source)
+        each_ring = Rate(own.ring.value * len(rings), own.ring.grade, own.ring.source)
+        rate = min(each_core, each_ring, key=lambda found: found.value)
         step = own.ring_step
     floor = passed / rate.value
     raw = steps * busiest(t, traffic)

@@ -33,7 +33,8 @@ class Topology:
     """Ranks on `nodes` equal machines, chip by chip in the order of the chips' ids.
 
     `chips` of each node take part with `per_chip` ranks each, of `cores` physical cores.  `network`
-    is byte/s of one node, one direction; `network_latency` seconds from HBM to HBM.  All hashable.
+    is byte/s of one node, one direction; `network_latency` seconds from HBM to HBM; `interfaces`
+    are a node's EFA interfaces.  All hashable.
     """
 
     machine: str
@@ -45,6 +46,7 @@ class Topology:
     nodes: int = 1
     network: float = 0.0
     network_latency: float = 0.0
+    interfaces: int = 1
 
     @property
     def here(self) -> int:
@@ -101,9 +103,11 @@ def place(
             fix=f"ask for {here - rest} or {here - rest + per_chip}",
         )
     network, latency = _network(machine, nodes)
+    known = machine.facts.get("host.efa")
+    interfaces = max(1, int(known.value)) if known is not None else 1
     return Topology(
         machine.name, chip, machine.fabric, chips, min(here, per_chip), cores, nodes,
-        network, latency,
+        network, latency, interfaces,
     )  # fmt: skip
 
 

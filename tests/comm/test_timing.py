@@ -82,15 +82,47 @@ def test_small_messages_cost_the_latency_of_their_steps():
 
 
 def test_nodes_add_the_network():
-    # 2 x trn2.48xlarge: half the data leaves and half comes, twice: B over 52 % of 400 GB/s.
+    # 2 x trn2.48xlarge: half the data leaves and half comes, twice: B over 75 % of 400 GB/s.
     both = time("all_reduce", 1 << 30, place(128, "trn2.48xlarge", 2))
     assert both.algorithm == "hier"
     network = both.parts[-1]
     assert network.name == "network"
-    assert network.moving == pytest.approx((1 << 30) / (0.52 * 400e9))
+    assert network.moving == pytest.approx((1 << 30) / (0.75 * 400e9))
     assert network.latency == pytest.approx(2 * 15e-6)
     inside = time("all_reduce", 1 << 30, place(64, "trn2.48xlarge"))
     assert both.seconds == pytest.approx(inside.seconds + network.seconds)
+
+
+def test_a_flat_ring_goes_round_all_nodes():
+    # 2 x trn1.32xlarge: 2 * 63 steps of 3.6 us and 0.77 us for each of 8 cycles, four crossings of
+    # 15 us; 2 63/64 of the data over 53 % of the 100 GB/s of a node.
+    t = place(64, "trn1.32xlarge", 2)
+    flat = time("all_reduce", 1 << 30, t, "flat")
+    assert flat.algorithm == "flat"
+    assert flat.parts[0].latency == pytest.approx(126 * (3.6e-6 + 8 * 0.77e-6) + 4 * 15e-6)
+    assert flat.parts[0].moving == pytest.approx(2 * 63 / 64 * (1 << 30) / (0.53 * 100e9))
+    levels = time("all_reduce", 1 << 30, t, "hier")
+    best = time("all_reduce", 1 << 30, t)
+    assert best.seconds == min(flat.seconds, levels.seconds)
+    assert time("all_reduce", 1 << 30, place(128, "trn2.48xlarge", 2)).algorithm == "hier"
+    with pytest.raises(UsageError, match="several nodes"):
+        time("all_reduce", 1 << 30, place(32, "trn1.32xlarge"), "flat")
+
+
+def test_one_ring_does_not_fill_the_links_of_trn2():
+    # 59 GB/s on each ring, 86 GB/s of each core: two rings of four chips 118, four rings of sixteen
+    # 172; two chips have two rings on one link of 128 GB/s, of which they get 69 %.
+    for ranks, bus in ((8, 0.69 * 128e9), (16, 118e9), (64, 172e9)):
+        found = time("all_reduce", 1 << 33, place(ranks), "ring").bus
+        assert found == pytest.approx(bus, rel=1e-6)
+
+
+@pytest.mark.parametrize("collective", KINDS)
+def test_the_schedule_of_a_flat_ring_is_right(collective):
+    from opentrn.comm.nccom import DTYPES, check
+
+    made = build(collective, place(64, "trn1.32xlarge", 2), "flat")
+    assert check(made, 256, DTYPES["int32"]) == 0
 
 
 @pytest.mark.parametrize(
@@ -124,7 +156,7 @@ def test_a_hundred_thousand_ranks_cost_nothing_to_time():
     found = time("all_reduce", 1 << 30, t)
     assert clock.perf_counter() - begin < 0.5
     # the network carries 2 (X - 1)/X of the data of a node, in 2 log2 X steps of 15 us
-    assert found.parts[-1].moving == pytest.approx(2 * 2047 / 2048 * (1 << 30) / (0.52 * 400e9))
+    assert found.parts[-1].moving == pytest.approx(2 * 2047 / 2048 * (1 << 30) / (0.75 * 400e9))
     assert found.parts[-1].latency == pytest.approx(22 * 15e-6)
     with pytest.raises(LimitError):
         build("all_reduce", t)
