@@ -14,7 +14,9 @@ CHAINED = frozenset(
     and (name in kernels.OPERATIONS or name == "compare")
 )
 # Ops whose kernel takes floats only, although the graph also has them on integers.
-FLOATS_ONLY = ("divide", "power", "remainder")
+FLOATS_ONLY = ("power",)
+# Ops on the bits of a number: 64-bit integers have 32 on the chip.
+ON_BITS = ("shift_left", "shift_right_logical", "popcnt", "count_leading_zeros")
 # Tiles of all operands and steps share SBUF: more of them make each tile shorter.
 MOST_STEPS = 16
 MOST_INPUTS = 6
@@ -22,8 +24,16 @@ MOST_INPUTS = 6
 
 def chainable(value: Value) -> bool:
     """Whether `kernels.elementwise` computes the op on these dtypes."""
-    floats = value.op not in FLOATS_ONLY or value.dtype.kind == "float"
-    return value.op in CHAINED and floats and value.size > 0
+    return value.op in CHAINED and value.size > 0 and not unfit(value)
+
+
+def unfit(value: Value) -> str:
+    """Why the kernel of an op does not take values of this dtype, "" if it does."""
+    if value.op in FLOATS_ONLY and value.dtype.kind != "float":
+        return f"the engines compute it of floats only, not of {value.dtype}"
+    if value.op in ON_BITS and value.dtype in ("int64", "uint64"):
+        return f"the chip holds 32 of the bits of {value.dtype}"
+    return ""
 
 
 class Groups:
@@ -139,4 +149,4 @@ def _chain(root: Value, groups: Groups, new: dict[Value, Value]) -> Value:
     return make(attrs, tuple(inputs), root.where)
 
 
-__all__ = ["CHAINED", "chainable", "chains"]
+__all__ = ["CHAINED", "FLOATS_ONLY", "ON_BITS", "chainable", "chains", "unfit"]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from opentrn.base import DType, UnsupportedError, declare, float32, int32, uint32
+from opentrn.compiler.chains import FLOATS_ONLY, ON_BITS, unfit
 from opentrn.compiler.views import is_view
 from opentrn.compiler.windows import writes_rows
 from opentrn.graph import Graph, Value, splat_of
@@ -171,9 +172,21 @@ def _step(name: str, attributes: tuple, places: tuple) -> tuple:
         return (f"compare_{given['direction']}", *places)
     if name == "convert":
         return ("convert", *places, device_dtype(given["dtype"]))
+    if name == "reduce_precision":
+        return (name, *places, given["exponent_bits"], given["mantissa_bits"])
     if name == "gelu" and given["approximate"]:
         return ("gelu_tanh", *places)
     return (name, *places)
+
+
+@choice(*FLOATS_ONLY, *ON_BITS)
+def _of_some_dtypes(value: Value) -> no:
+    return no(unfit(value))
+
+
+@choice("bitcast_convert")
+def _bitcast(value: Value) -> no:
+    return no(f"the chip holds other bits than those of {value.args[0].dtype} and {value.dtype}")
 
 
 @choice("chain")

@@ -151,7 +151,8 @@ class Emitter:
         """Outputs are whole buffers of their own, never inputs, constants or parts."""
         view = self.views[value]
         shared = view.buffer.kind in ("input", "constant") or view.buffer in self.builder.outputs
-        if shared or not view.whole or view.buffer.shape != (value.shape or (1,)):
+        like = (view.buffer.shape, view.buffer.dtype) == (value.shape or (1,), view.dtype)
+        if shared or not view.whole or not like:
             view = self._call(Use(value, kernels.copy, (value,), {}, "an output of its own"))
         buffer = view.buffer
         if not buffer.name:

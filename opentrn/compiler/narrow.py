@@ -1,7 +1,8 @@
-"""Arithmetic of 8- and 16-bit integers: it wraps around in StableHLO, and saturates on the engines.
+"""Integers of other sizes than the engines': 8 and 16 bits in 32, and what int64 has in 32.
 
-So it is done in 32 bits, which hold every sum and the low half of every product, and the result is
-cut to its size before it is narrowed.
+Arithmetic of narrow integers wraps around in StableHLO, and saturates on the engines.  So it is
+done in 32 bits, which hold every sum and the low half of every product, and the result is cut to
+its size before it is narrowed.
 """
 
 from opentrn.graph import Builder, Pattern, PatternBuilder, Rule, Value, no
@@ -69,7 +70,7 @@ def _rule(name, find, make, sample, refuse) -> type[Rule]:
         "sample": sample,
         "refuse": refuse,
     }
-    return type(f"Wrap{name.title()}", (Rule,), body)
+    return type(f"Wrap{name.title().replace('_', '')}", (Rule,), body)
 
 
 class WrapSums(Rule):
@@ -94,7 +95,125 @@ class WrapSums(Rule):
         return g.reduce(g.input("x", (4, 4), "int32"), kind="add", dimensions=(1,))
 
 
+SHIFTS = ("shift_left", "shift_right_logical", "shift_right_arithmetic")
+
+
+def _unsigned(g: Builder, x: Value) -> Value:
+    """The bits of a narrow integer as an int32, zeros above."""
+    wide = g.cast(x, "int32")
+    return g.and_(wide, g.like(wide, 2**x.dtype.bits - 1))
+
+
+def _signed(g: Builder, x: Value) -> Value:
+    """The bits of a narrow integer read as a signed number."""
+    top = g.full(x.shape, 2 ** (x.dtype.bits - 1), "int32")
+    return g.subtract(g.xor(_unsigned(g, x), top), top)
+
+
+def _shift(name: str) -> type[Rule]:
+    """The rule of a shift: what lies above the bits of the dtype is what the shift brings down."""
+
+    def find(p: PatternBuilder, x: Pattern, places: Pattern) -> Pattern:
+        return getattr(p, name)(x, places)
+
+    def make(g: Builder, x: Value, places: Value) -> Value:
+        wide = _signed(g, x) if name == "shift_right_arithmetic" else _unsigned(g, x)
+        return _wrapped(g, getattr(g, name)(wide, g.cast(places, "int32")), x.dtype)
+
+    def sample(g: Builder) -> tuple[Value, ...]:
+        pairs = [(g.input(f"x{d}", (40,), d), g.input(f"y{d}", (40,), d)) for d in NARROW]
+        return tuple(getattr(g, name)(x, y) for x, y in pairs)
+
+    def refuse(g: Builder) -> Value:
+        return getattr(g, name)(g.input("x", (4,), "int32"), g.input("y", (4,), "int32"))
+
+    return _rule(name, find, make, sample, refuse)
+
+
+class CountNarrow(Rule):
+    """popcnt of 8- or 16-bit integers → popcnt of their bits in 32"""
+
+    def find(p: PatternBuilder, x: Pattern) -> Pattern:
+        return p.popcnt(x)
+
+    def when(x: Value) -> bool | no:
+        return _is_narrow(x)
+
+    def make(g: Builder, x: Value) -> Value:
+        return g.cast(g.popcnt(_unsigned(g, x)), x.dtype)
+
+    def sample(g: Builder) -> tuple[Value, ...]:
+        return tuple(g.popcnt(g.input(f"x{d}", (40,), d)) for d in NARROW)
+
+    def refuse(g: Builder) -> Value:
+        return g.popcnt(g.input("x", (4,), "int32"))
+
+
+class LeadingZerosNarrow(Rule):
+    """count_leading_zeros of 8- or 16-bit integers → in 32 bits, less those that are not theirs"""
+
+    def find(p: PatternBuilder, x: Pattern) -> Pattern:
+        return p.count_leading_zeros(x)
+
+    def when(x: Value) -> bool | no:
+        return _is_narrow(x)
+
+    def make(g: Builder, x: Value) -> Value:
+        wide = g.count_leading_zeros(_unsigned(g, x))
+        return g.cast(g.subtract(wide, g.like(wide, 32 - x.dtype.bits)), x.dtype)
+
+    def sample(g: Builder) -> tuple[Value, ...]:
+        return tuple(g.count_leading_zeros(g.input(f"x{d}", (40,), d)) for d in NARROW)
+
+    def refuse(g: Builder) -> Value:
+        return g.count_leading_zeros(g.input("x", (4,), "int32"))
+
+
+class CountWide(Rule):
+    """popcnt of int64 → of the lower half; of the upper half, which is the sign, 0 or 32"""
+
+    def find(p: PatternBuilder, x: Pattern) -> Pattern:
+        return p.popcnt(x)
+
+    def when(x: Value) -> bool | no:
+        return x.dtype == "int64" or no("it has no upper half, or one that is no sign")
+
+    def make(g: Builder, x: Value) -> Value:
+        low = g.cast(x, "int32")
+        above = g.shift_right_arithmetic(low, g.like(low, 31))
+        total = g.add(g.popcnt(low), g.and_(above, g.like(low, 32)))
+        return g.cast(total, x.dtype)
+
+    def sample(g: Builder) -> Value:
+        x = g.input("x", (40,), "int64")
+        return g.popcnt(g.subtract(x, g.like(x, 2)))
+
+    def refuse(g: Builder) -> Value:
+        return g.popcnt(g.input("x", (4,), "uint32"))
+
+
+class FullExponent(Rule):
+    """reduce_precision to as many exponent bits as the dtype has → to 8, which drops none"""
+
+    def find(p: PatternBuilder, x: Pattern) -> Pattern:
+        return p.reduce_precision(x, bind="made")
+
+    def when(x: Value, made: Value) -> bool | no:
+        bits = made.attrs.exponent_bits
+        return (bits >= x.dtype.exponent and bits != 8) or no("exponents are cut, or there are 8")
+
+    def make(g: Builder, x: Value, made: Value) -> Value:
+        return g.reduce_precision(x, 8, made.attrs.mantissa_bits)
+
+    def sample(g: Builder) -> Value:
+        return g.reduce_precision(g.input("x", (40,), "float16"), 5, 7)
+
+    def refuse(g: Builder) -> Value:
+        return g.reduce_precision(g.input("x", (40,)), 5, 7)
+
+
+BITS = (*map(_shift, SHIFTS), CountNarrow, LeadingZerosNarrow, CountWide, FullExponent)
 WRAP = (*map(_two, ("add", "subtract", "multiply", "divide")), *map(_one, ("negate", "abs")),
-        WrapSums)  # fmt: skip
+        WrapSums, *BITS)  # fmt: skip
 
 __all__ = ["WRAP"]

@@ -1,6 +1,6 @@
 """Layout ops that move nothing: reshapes, transposes, broadcasts and slices as views of HBM."""
 
-from opentrn.base import ShapeError
+from opentrn.base import DType, ShapeError
 from opentrn.graph import Value
 from opentrn.isa import View
 
@@ -18,7 +18,14 @@ def view_of(value: Value, view: View) -> View | None:
 
 def is_view(value: Value) -> bool:
     """Whether the op may be a view."""
+    if value.op == "bitcast_convert":
+        return all(same_bits(kind) for kind in (value.dtype, value.args[0].dtype))
     return value.op in _VIEWS
+
+
+def same_bits(kind: DType) -> bool:
+    """Whether memory of the chip holds the very bits of a dtype: not of 64-bit ones, nor of one."""
+    return kind.kind in ("int", "uint", "float") and kind.bits in (8, 16, 32)
 
 
 def _ranked(view: View, shape: tuple[int, ...]) -> View:
@@ -51,7 +58,15 @@ def _broadcast(value: Value, view: View) -> View:
     return View(view.buffer, view.offset, tuple(steps), view.dtype)
 
 
+def _bitcast(value: Value, view: View) -> View:
+    """The same bytes: of a narrower dtype the parts of an element lie one after the other."""
+    if view.dtype.itemsize == value.dtype.itemsize:
+        return View(view.buffer, view.offset, view.steps, value.dtype)
+    return _ranked(view.view(value.dtype), value.shape)
+
+
 _VIEWS = {
+    "bitcast_convert": _bitcast,
     "reshape": _reshape,
     "transpose": _transpose,
     "slice": _slice,

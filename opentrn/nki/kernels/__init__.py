@@ -6,8 +6,8 @@ from opentrn.nki.kernels.linear_norm import linear_norm
 from opentrn.nki.kernels.matmul import linear, matmul
 from opentrn.nki.kernels.movement import concatenate, copy, embedding, pad, transpose, write
 from opentrn.nki.kernels.norms import layer_norm, rms_norm, softmax
+from opentrn.nki.kernels.operations import OPERATIONS
 from opentrn.nki.kernels.ordering import LONGEST_SORT, sort
-from opentrn.nki.kernels.pointwise import OPERATIONS
 from opentrn.nki.kernels.reduction import reduce
 from opentrn.nki.kernels.scattering import scatter_rows
 

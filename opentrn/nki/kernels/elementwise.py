@@ -13,7 +13,8 @@ from opentrn.base import dtype as as_dtype
 from opentrn.nki import isa as nisa
 from opentrn.nki import language as nl
 from opentrn.nki.jit import jit
-from opentrn.nki.kernels.pointwise import OPERATIONS, Value, result_in
+from opentrn.nki.kernels.operations import OPERATIONS
+from opentrn.nki.kernels.pointwise import Value, result_in
 from opentrn.nki.kernels.tiles import Sheet, merged, sheet, spans
 
 declare(

@@ -1,4 +1,4 @@
-"""The element-wise operations of tensor programs on tiles: how each one runs on the engines.
+"""Element-wise operations of tensor programs on tiles: how they run on the engines.
 
 Every operation takes its operands (a `Value`, or a number) and the dtype wanted for its result, or
 None for the one it is computed in, and returns a `Value`.
@@ -482,51 +482,67 @@ def _low_bits(tile, target):
     return dst
 
 
-OPERATIONS: dict[str, Callable] = {
-    "add": binary(nl.add, nl.logical_or),
-    "subtract": binary(nl.subtract),
-    "multiply": binary(nl.multiply, nl.logical_and),
-    "divide": divide,
-    "maximum": binary(nl.maximum, nl.logical_or),
-    "minimum": binary(nl.minimum, nl.logical_and),
-    "power": power,
-    "remainder": remainder,
-    "negate": negate,
-    "abs": magnitude,
-    "sign": sign,
-    "exponential": activation(nl.exp),
-    "exponential_minus_one": exponential_minus_one,
-    "log": activation(nl.log),
-    "log_plus_one": log_plus_one,
-    "sqrt": activation(nl.sqrt),
-    "rsqrt": activation(nl.rsqrt),
-    "tanh": activation(nl.tanh),
-    "logistic": activation(nl.sigmoid),
-    "sine": sine,
-    "cosine": cosine,
-    "tan": tangent,
-    "atan2": atan2,
-    "erf": activation(nl.erf),
-    "floor": floor,
-    "ceil": ceil,
-    "round_nearest_even": round_even,
-    "is_finite": is_finite,
-    "convert": convert,
-    "compare_EQ": compare(nl.equal),
-    "compare_NE": compare(nl.not_equal),
-    "compare_GE": compare(nl.greater_equal),
-    "compare_GT": compare(nl.greater),
-    "compare_LE": compare(nl.less_equal),
-    "compare_LT": compare(nl.less),
-    "select": select,
-    "clamp": clamp,
-    "and": bits(nl.bitwise_and, nl.logical_and),
-    "or": bits(nl.bitwise_or, nl.logical_or),
-    "xor": bits(nl.bitwise_xor, nl.logical_xor),
-    "not": opposite,
-    "gelu": activation(nl.gelu),
-    "gelu_tanh": activation(nl.gelu_apprx_tanh),
-    "silu": activation(nl.silu),
-    "softplus": activation(nl.softplus),
-    "relu": activation(nl.relu),
-}
+def round_away(operands, dtype):
+    """The nearest whole number; halves go away from zero."""
+    _floats("round_nearest_afz", operands)
+    given = cast(operands[0].tile, nl.float32)
+    size = nl.abs(given, nl.float32)
+    down = floor([Value(size, "float")], None).tile
+    rest, more = fresh(given, nl.float32), fresh(given, nl.float32)
+    nisa.tensor_tensor(rest, size, down, nl.subtract)
+    nisa.tensor_scalar(more, rest, nl.greater_equal, 0.5)
+    nisa.tensor_tensor(down, down, more, nl.add)
+    return _keep_whole(nl.multiply(down, nl.sign(given, nl.float32), nl.float32), given)
+
+
+def cube_root(operands, dtype):
+    """∛x: the engine's power of |x|, one step of Newton's method, and the sign of x."""
+    _floats("cbrt", operands)
+    x = cast(operands[0].tile, nl.float32)
+    size = nl.abs(x, nl.float32)
+    root = fresh(x, nl.float32)
+    nisa.tensor_scalar(root, size, nl.power, 1 / 3)
+    left = nl.divide(size, nl.multiply(root, root, nl.float32), nl.float32)
+    near = fresh(x, nl.float32)
+    nisa.scalar_tensor_tensor(near, root, nl.multiply, 2.0, nl.add, left)
+    nisa.tensor_scalar(near, near, nl.multiply, 1 / 3)
+    nisa.tensor_copy_predicated(root, near, is_finite([Value(near, "float")], None).tile)
+    return Value(nl.multiply(root, nl.sign(x, nl.float32), nl.float32), "float")
+
+
+SIGN, INFINITY, LARGEST = -(1 << 31), 0x7F800000, 8
+
+
+def reduce_precision(operands, dtype):
+    """Rounded to what a float of so many exponent and mantissa bits holds, on the bits of float32.
+
+    Half of what is dropped, less one, plus the last bit that stays, makes ties go to even."""
+    given, exponent, mantissa = operands
+    _floats("reduce_precision", [given])
+    x = cast(given.tile, nl.float32)
+    bits, sign = x.view(nl.int32), fresh(x, nl.int32)
+    nisa.tensor_scalar(sign, bits, nl.bitwise_and, SIGN)
+    made = fresh(x, nl.int32)
+    nisa.tensor_copy(made, bits)
+    drop = 23 - mantissa
+    if drop > 0:
+        last = fresh(x, nl.int32)
+        nisa.tensor_scalar(last, bits, nl.right_shift, drop, op1=nl.bitwise_and, operand1=1)
+        _exactly(nl.add, Value(bits, "int"), Value(last, "int"), made)
+        _exactly(nl.add, Value(made, "int"), (1 << (drop - 1)) - 1, made)
+        nisa.tensor_scalar(made, made, nl.bitwise_and, -(1 << drop))
+    rounded, endless = made.view(nl.float32), fresh(x, nl.int32)
+    nisa.tensor_scalar(endless, sign, nl.bitwise_or, INFINITY)
+    if exponent < LARGEST:
+        most = (1 << (exponent - 1)) - 1
+        size = nl.abs(rounded, nl.float32)
+        for op, limit, other in ((nl.greater_equal, 2.0 ** (most + 1), endless),
+                                 (nl.less, 2.0 ** (1 - most), sign)):  # fmt: skip
+            beyond = fresh(x, nl.uint8)
+            nisa.tensor_scalar(beyond, size, op, limit)
+            nisa.tensor_copy_predicated(made, other, beyond)
+    finite = is_finite([Value(x, "float")], None).tile
+    result = fresh(x, nl.float32)
+    nisa.tensor_copy(result, x if mantissa else endless.view(nl.float32))
+    nisa.tensor_copy_predicated(result, rounded, finite)
+    return Value(result, "float")

@@ -1,0 +1,155 @@
+"""Integers and bits on the chip, each against Python's own arithmetic of whole numbers."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from opentrn.base import UnsupportedError
+from opentrn.graph import g
+from tests.compiler.running import normal, on_chip
+
+KINDS = ["int8", "uint8", "int16", "uint16", "int32", "uint32"]
+
+
+def edges(kind, seed=0):
+    """The ends of a dtype, small numbers, and some at random."""
+    low, high = np.iinfo(kind).min, np.iinfo(kind).max
+    some = np.random.default_rng(seed).integers(low, high, 40, np.int64, endpoint=True)
+    near = [low, low + 1, high, high - 1, high // 2, high // 2 + 1, 0, 1, 2, 3, 7]
+    near += [-1, -2, -7] if low < 0 else []
+    return np.array([*near, *some], np.int64)
+
+
+def pairs(kind):
+    a, b = (v.reshape(-1) for v in np.meshgrid(edges(kind), edges(kind, 1)))
+    return a, b
+
+
+def wrapped(number, kind):
+    """A whole number as a dtype holds it."""
+    bits, low = np.iinfo(kind).bits, np.iinfo(kind).min
+    return (int(number) - low) % (1 << bits) + low
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_quotients_and_what_is_left(kind):
+    """Truncated towards zero; by zero every bit is set, and all is left."""
+    a, b = pairs(kind)
+    quotient, left = [], []
+    for n, d in zip(a.tolist(), b.tolist(), strict=True):
+        q = abs(n) // abs(d) * (1 if (n < 0) == (d < 0) else -1) if d else -1
+        quotient.append(wrapped(q, kind))
+        left.append(n - q * d if d else n)
+    (found, rest), _ = on_chip(lambda x, y: (g.divide(x, y), g.remainder(x, y)),
+                               a.astype(kind), b.astype(kind))  # fmt: skip
+    np.testing.assert_array_equal(found.astype(np.int64), quotient)
+    np.testing.assert_array_equal(rest.astype(np.int64), left)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_shifts(kind):
+    """By any number of places, read as unsigned."""
+    bits = np.iinfo(kind).bits
+    a, b = pairs(kind)
+    b = np.concatenate([b[: b.size // 2], np.arange(b.size - b.size // 2) % (bits + 3)])
+    up, down, signed = [], [], []
+    for n, places in zip(a.tolist(), b.tolist(), strict=True):
+        places %= 1 << bits
+        by = min(places, bits)
+        top = n % (1 << bits)
+        negative = top - (1 << bits) * (top >> (bits - 1))
+        up.append(wrapped(n << by, kind))
+        down.append(wrapped(top >> by, kind))
+        signed.append(wrapped(negative >> by, kind))
+    found, _ = on_chip(
+        lambda x, y: (g.shift_left(x, y), g.shift_right_logical(x, y),
+                      g.shift_right_arithmetic(x, y)),
+        a.astype(kind), b.astype(kind),
+    )  # fmt: skip
+    for one, wanted in zip(found, (up, down, signed), strict=True):
+        np.testing.assert_array_equal(one.astype(np.int64), wanted)
+
+
+def test_shifts_by_one_number_known_beforehand():
+    x = edges("uint32").astype(np.uint32)
+    found, _ = on_chip(
+        lambda v: tuple(g.shift_left(v, g.like(v, n)) for n in (0, 13, 31, 32)), x
+    )
+    for places, one in zip((0, 13, 31, 32), found, strict=True):
+        np.testing.assert_array_equal(one, (x.astype(np.uint64) << places).astype(np.uint32))
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "int64"])
+def test_counts_of_bits(kind):
+    x = edges("int32" if kind == "int64" else kind)
+    bits = np.iinfo(kind).bits
+    wanted = [bin(n % (1 << bits)).count("1") for n in x.tolist()]
+    (found,), _ = on_chip(lambda v: g.popcnt(v), x.astype(kind))
+    np.testing.assert_array_equal(found.astype(int), wanted)
+    if kind != "int64":
+        zeros = [bits - (n % (1 << bits)).bit_length() for n in x.tolist()]
+        (found,), _ = on_chip(lambda v: g.count_leading_zeros(v), x.astype(kind))
+        np.testing.assert_array_equal(found.astype(int), zeros)
+
+
+def test_bits_of_64_are_refused():
+    x = np.zeros(4, np.int64)
+    with pytest.raises(UnsupportedError, match="32 of the bits of int64"):
+        on_chip(lambda v: g.shift_right_logical(v, v), x)
+    with pytest.raises(UnsupportedError, match="other bits than those of int64"):
+        on_chip(lambda v: g.bitcast_convert(v, "int32"), x)
+
+
+@pytest.mark.parametrize(("old", "new"), [
+    ("float32", "int32"), ("bfloat16", "uint16"), ("float32", "uint8"), ("int8", "float32"),
+    ("uint16", "int32"), ("int32", "float16"),
+])  # fmt: skip
+def test_other_readings_of_bits(old, new):
+    """Parts of an element lie one after the other, lowest first, of a transposed operand too."""
+    old, new = (np.dtype(getattr(ml_dtypes, n, n)) for n in (old, new))
+    x = np.random.default_rng(0).integers(0, 120, (6, 4 * 16), np.uint8)
+    x = x.view(np.uint8).reshape(-1)[: 4 * 3 * 4 * 4].view(old).reshape(4, 3, -1)
+    if new.itemsize > old.itemsize:
+        x = x[..., : new.itemsize // old.itemsize]
+    x = np.ascontiguousarray(x)
+    (found, turned), _ = on_chip(
+        lambda v: (g.bitcast_convert(v, str(new)),
+                   g.bitcast_convert(g.transpose(v, (1, 0, 2)), str(new))), x,
+    )  # fmt: skip
+    wanted = x.view(new)
+    shape = {-1: (*x.shape, -1), 0: x.shape, 1: x.shape[:2]}[
+        (new.itemsize > old.itemsize) - (new.itemsize < old.itemsize)]  # fmt: skip
+    wanted = wanted.reshape(shape)
+    assert found.tobytes() == wanted.tobytes()
+    assert turned.tobytes() == np.ascontiguousarray(np.swapaxes(wanted, 0, 1)).tobytes()
+
+
+def test_halves_go_away_from_zero():
+    x = np.array([0.5, -0.5, 1.5, -2.5, 0.49999997, -0.49999997, 8388607.5, 3e9, np.inf, -np.inf,
+                  np.nan, 0.0, 2.4999998], np.float32)  # fmt: skip
+    wanted = np.sign(x) * np.floor(np.abs(x.astype(np.float64)) + 0.5)
+    (found,), _ = on_chip(lambda v: g.round_nearest_afz(v), x)
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_cube_roots():
+    x = np.concatenate([normal(500) * 1e3, [0.0, np.inf, -np.inf, np.nan, 3e38, -1e-40, 1e-30]])
+    x = x.astype(np.float32)
+    (found,), _ = on_chip(lambda v: g.cbrt(v), x)
+    np.testing.assert_allclose(found, np.cbrt(x.astype(np.float64)), 3e-7, 0)
+
+
+@pytest.mark.parametrize(("exponent", "mantissa", "like"), [
+    (8, 7, ml_dtypes.bfloat16), (5, 10, np.float16), (5, 2, ml_dtypes.float8_e5m2),
+])  # fmt: skip
+def test_fewer_bits_are_those_of_the_format(exponent, mantissa, like):
+    """Where the format has full precision; below that StableHLO gives zero."""
+    x = np.concatenate([normal(1000), normal(100) * 1e5, [np.inf, -np.inf, np.nan, 0.0]])
+    x = x.astype(np.float32)
+    (found,), _ = on_chip(lambda v: g.reduce_precision(v, exponent, mantissa), x)
+    with np.errstate(over="ignore"):
+        wanted = x.astype(like).astype(np.float32)
+    least = 2.0 ** (2 - 2 ** (exponent - 1))
+    plain = ~(np.abs(x) < 2 * least)
+    np.testing.assert_array_equal(found[plain], wanted[plain])
+    assert not found[np.abs(found) < least].any()
