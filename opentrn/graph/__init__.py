@@ -5,6 +5,7 @@ from opentrn.graph.build import Builder, g
 from opentrn.graph.data import Data
 from opentrn.graph.evaluate import evaluate, run
 from opentrn.graph.importers import (
+    ONNX_RULES,
     STABLEHLO_RULES,
     TORCH_RULES,
     Draw,
@@ -14,6 +15,7 @@ from opentrn.graph.importers import (
     Traced,
     exported_torch,
     from_fx,
+    from_onnx,
     from_stablehlo,
     from_torch,
     op_name,
@@ -53,6 +55,7 @@ __all__ = [
     "FxImporter",
     "Graph",
     "Note",
+    "ONNX_RULES",
     "OPS",
     "Op",
     "Pass",
@@ -79,6 +82,7 @@ __all__ = [
     "exported_torch",
     "fold",
     "from_fx",
+    "from_onnx",
     "from_stablehlo",
     "from_torch",
     "g",

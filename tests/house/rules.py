@@ -50,8 +50,10 @@ BASE_FILES = {
 }  # fmt: skip
 
 CORE_PACKAGES = {"click", "ml_dtypes", "numpy", "rich", "safetensors", "threadpoolctl"}
+# "google" is protobuf, which comes with onnx.
 HEAVY_PACKAGES = {
-    "jax", "jaxlib", "numba", "onnx", "pyarrow", "ray", "tensorflow", "torch", "transformers",
+    "google", "jax", "jaxlib", "keras", "numba", "onnx", "pyarrow", "ray", "tensorflow", "torch",
+    "transformers",
 }  # fmt: skip
 # The compiled twin of a plain module; nothing imports it unless its package is installed.
 NUMBA_TWINS = ("sim/timing_fast.py", "isa/scan_fast.py")

@@ -1,5 +1,7 @@
 """How programs of other frameworks become graphs; each framework is loaded only when used."""
 
+from opentrn.graph.importers.onnx import from_onnx
+from opentrn.graph.importers.onnx_call import RULES as ONNX_RULES
 from opentrn.graph.importers.stablehlo import from_stablehlo
 from opentrn.graph.importers.stablehlo_call import RULES as STABLEHLO_RULES
 from opentrn.graph.importers.stablehlo_call import Call as StablehloCall
@@ -9,6 +11,7 @@ from opentrn.graph.importers.torch_fx import Draw, FxImporter, Traced, from_fx
 from opentrn.graph.importers.torch_rules import RULES as TORCH_RULES
 
 __all__ = [
+    "ONNX_RULES",
     "STABLEHLO_RULES",
     "TORCH_RULES",
     "Draw",
@@ -18,6 +21,7 @@ __all__ = [
     "TorchImporter",
     "exported_torch",
     "from_fx",
+    "from_onnx",
     "from_stablehlo",
     "from_torch",
     "op_name",

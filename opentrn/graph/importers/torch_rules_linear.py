@@ -212,11 +212,16 @@ def attention(g: Builder, query: Value, key: Value, value: Value, attn_mask: Val
     lead = broadcast_shape(query.shape[:-3], key.shape[:-3], value.shape[:-3])
     q, k, v = (g.broadcast(x, (*lead, *x.shape[-3:])) if x.rank > 2 else x
                for x in (query, key, value))
-    rest = []
-    if attn_mask is not None:
-        mask = attn_mask if attn_mask.dtype == "bool" else g.cast(attn_mask, q.dtype)
-        rest = [g.reshape(mask, ((1,) * (q.rank - mask.rank)) + mask.shape)]
+    rest = mask_of(g, attn_mask, q)
     return g.attention(q, k, v, *rest, causal=is_causal, scale=scale or 0.0)
+
+
+def mask_of(g: Builder, mask: Value | None, query: Value) -> list[Value]:
+    """The mask as an attention of these queries takes it, if there is one."""
+    if mask is None:
+        return []
+    typed = mask if mask.dtype == "bool" else g.cast(mask, query.dtype)
+    return [g.reshape(typed, ((1,) * (query.rank - mask.rank)) + mask.shape)]
 
 
 @torch_op("aten::outer(Tensor self, Tensor vec2) -> Tensor")

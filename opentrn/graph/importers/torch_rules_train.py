@@ -18,6 +18,7 @@ from opentrn.graph.importers.torch_rules_linear import (
     attention,
     group_norm,
     layer_norm,
+    mask_of,
 )
 from opentrn.graph.ir import Value
 
@@ -211,15 +212,6 @@ def _for_all_heads(g: Builder, x: Value, query: Value) -> Value:
     return g.reshape(g.broadcast_in_dim(x, wide, (0, 1, 3, 4)), (b, query.shape[1], t, d))
 
 
-def _for_groups(g: Builder, grad: Value, x: Value) -> Value:
-    """The gradient for keys or values that serve several heads: the sum over those."""
-    if grad.shape == x.shape:
-        return grad
-    b, groups, t, d = x.shape
-    parts = g.reshape(grad, (b, groups, grad.shape[1] // groups, t, d))
-    return g.reduce(parts, kind="add", dimensions=2)
-
-
 def _scores(g: Builder, query: Value, key: Value, causal: bool, mask: Value | None,
             scale: float | None) -> Value:
     """scale · query keyᵀ + mask in float32; -∞ where a query may not look."""
@@ -258,29 +250,27 @@ def flash_attention_backward(g: Builder, grad_out: Value, query: Value, key: Val
                              out: Value, logsumexp: Value, dropout_p: float, is_causal: bool,
                              attn_mask: Value | None = None,
                              scale: float | None = None) -> tuple[Value, Value, Value]:
-    """The gradients of attention; the weights are computed again from the scores.
+    """The gradients of attention, for which the weights are computed again: `logsumexp` is not
+    read."""
+    return attention_gradients(g, grad_out, query, key, value, out, dropout_p, is_causal,
+                               attn_mask=attn_mask, scale=scale)
 
-    With P the weights and dP = grad·Vᵀ: dV = Pᵀ·grad, dS = P·(dP - rowsum(grad·out)),
-    dQ = scale·dS·K, dK = scale·dSᵀ·Q."""
+
+@torch_op("opentrn::attention_gradients(Tensor grad_out, Tensor query, Tensor key, Tensor value, "
+          "Tensor out, float dropout_p, bool is_causal, *, Tensor? attn_mask=None, float? "
+          "scale=None) -> (Tensor, Tensor, Tensor)")
+def attention_gradients(g: Builder, grad_out: Value, query: Value, key: Value, value: Value,
+                        out: Value, dropout_p: float, is_causal: bool,
+                        attn_mask: Value | None = None,
+                        scale: float | None = None) -> tuple[Value, Value, Value]:
+    """The gradients of attention from its operands and result."""
     if dropout_p:
         raise refuse("attention with dropout draws random numbers", g.where)
-    factor = scale or 1.0 / math.sqrt(query.shape[-1])
-    weights = g.softmax(_scores(g, query, key, is_causal, attn_mask, scale), query.rank - 1)
-    keys, values = (_for_all_heads(g, x, query) for x in (key, value))
-    shares = _wide(g, grad_out, _turned(g, values))
-    drift = g.sum(g.cast(grad_out, "float32") * g.cast(out, "float32"), out.rank - 1, keep=True)
-    slopes = weights * (shares - g.broadcast(drift, shares.shape)) * factor
-    # As in torch, what is multiplied again is rounded to the dtype of the operands first.
-    weights, slopes = (g.cast(x, query.dtype) for x in (weights, slopes))
-    made = (
-        _wide(g, slopes, keys), _wide(g, _turned(g, slopes), query),
-        _wide(g, _turned(g, weights), grad_out),
-    )  # fmt: skip
-    grad_query, grad_key, grad_value = made
-    return (
-        g.cast(grad_query, query.dtype), g.cast(_for_groups(g, grad_key, key), key.dtype),
-        g.cast(_for_groups(g, grad_value, value), value.dtype),
-    )  # fmt: skip
+    given = (query, key, value, out, grad_out, *mask_of(g, attn_mask, query))
+    options = {"causal": is_causal, "scale": scale or 0.0}
+    found = [g.attention_gradient(*given, part=part, **options)
+             for part in ("query", "key", "value")]
+    return found[0], found[1], found[2]
 
 
 # ---------------------------------------------------------------------------- windows of an image

@@ -1,0 +1,352 @@
+"""ONNX models as graphs, against ONNX's reference evaluator and torch."""
+
+import random
+
+import numpy as np
+import pytest
+
+from opentrn.base import (
+    FileFormatError,
+    MissingFileError,
+    NotBuiltError,
+    TrnError,
+    UnsupportedError,
+    UsageError,
+)
+from opentrn.graph import evaluate, from_onnx
+
+onnx = pytest.importorskip("onnx", reason="the extra `onnx` is not installed")
+reference = pytest.importorskip("onnx.reference", reason="the extra `onnx` is not installed")
+TensorProto, helper, numpy_helper = onnx.TensorProto, onnx.helper, onnx.numpy_helper
+
+RNG = np.random.default_rng(0)
+
+
+def floats(*shape):
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def model(nodes, inputs, outputs, weights=(), opset=21, **more):
+    """A model of nodes written as (op, inputs, outputs, attributes) or NodeProtos."""
+    made = [n if hasattr(n, "op_type") else helper.make_node(n[0], n[1].split(), n[2].split(),
+            **(n[3] if len(n) > 3 else {})) for n in nodes]  # fmt: skip
+    info = [[helper.make_tensor_value_info(k, helper.np_dtype_to_tensor_dtype(np.dtype(t)), s)
+             for k, (t, s) in each.items()] for each in (inputs, outputs)]  # fmt: skip
+    graph = helper.make_graph(made, "g", *info, [numpy_helper.from_array(v, k) for k, v in weights])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], **more)
+
+
+def agrees(source, given, within=1e-5, **options):
+    graph = from_onnx(source, **options)
+    found = evaluate(graph, [given[v.attrs.label] for v in graph.inputs])
+    wanted = reference.ReferenceEvaluator(source).run(None, given)
+    for have, want in zip(found, wanted, strict=True):
+        assert have.dtype == want.dtype
+        assert have.shape == want.shape
+        np.testing.assert_allclose(have, want, within, within)
+    return graph
+
+
+PERCEPTRON = [("MatMul", "x w", "a"), ("Add", "a b", "h"), ("Relu", "h", "r"),
+              ("Gemm", "r v", "y", {"transB": 1})]  # fmt: skip
+
+
+def perceptron(batch=4):
+    weights = {"w": floats(8, 16), "b": floats(16), "v": floats(3, 16)}
+    return model(PERCEPTRON, {"x": ("f4", [batch, 8])}, {"y": ("f4", [batch, 3])}, weights.items())
+
+
+def test_a_model_keeps_its_names():
+    graph = agrees(perceptron(), {"x": floats(4, 8)})
+    assert [v.attrs.label for v in graph.inputs] == ["x"]
+    assert graph.output_names == ("y",)
+    assert set(graph.constants) == {"w", "b", "v"}
+    assert graph.histogram()["dot_general"] == 2
+
+
+def test_files_and_bytes(tmp_path):
+    made = perceptron()
+    onnx.save(made, tmp_path / "net.onnx")
+    one, two = from_onnx(tmp_path / "net.onnx"), from_onnx(made.SerializeToString())
+    assert one.outputs == two.outputs == from_onnx(made).outputs
+    assert one.name == "net"
+
+
+def test_weights_beside_the_file(tmp_path):
+    made = perceptron()
+    want = from_onnx(made)
+    onnx.save(made, tmp_path / "net.onnx", save_as_external_data=True, location="w.bin",
+              size_threshold=0)  # fmt: skip
+    x = floats(4, 8)
+    found = evaluate(from_onnx(tmp_path / "net.onnx"), [x])
+    np.testing.assert_array_equal(found[0], evaluate(want, [x])[0])
+    (tmp_path / "w.bin").write_bytes(b"short")
+    with pytest.raises(FileFormatError, match="end after the end of w.bin"):
+        from_onnx(tmp_path / "net.onnx")
+    raw = onnx.load(tmp_path / "net.onnx", load_external_data=False)
+    for entry in raw.graph.initializer[0].external_data:
+        if entry.key == "location":
+            entry.value = "../w.bin"
+    onnx.save(raw, tmp_path / "out.onnx")
+    with pytest.raises(FileFormatError, match="it lies outside"):
+        from_onnx(tmp_path / "out.onnx")
+
+
+def test_sizes_that_vary_have_to_be_fixed():
+    made = perceptron(batch="n")
+    with pytest.raises(NotBuiltError, match="sizes that vary: n") as caught:
+        from_onnx(made)
+    assert caught.value.code == "graph.dynamic_shape"
+    assert "dims={'n': 1}" in caught.value.fix
+    assert from_onnx(made, dims={"n": 2}).outputs[0].shape == (2, 3)
+    assert from_onnx(made, shapes={"x": (5, 8)}).outputs[0].shape == (5, 3)
+    with pytest.raises(UsageError, match="no input y; it has x"):
+        from_onnx(made, shapes={"y": (5, 8)})
+
+
+def test_shape_arithmetic_leaves_no_trace():
+    nodes = [("Shape", "x", "s"), ("Gather", "s zero", "n"), ("Unsqueeze", "n axis", "n1"),
+             ("Concat", "n1 rest", "shape", {"axis": 0}), ("Reshape", "x shape", "y")]  # fmt: skip
+    weights = {"zero": np.int64(0), "axis": np.int64([0]), "rest": np.int64([-1])}
+    made = model(nodes, {"x": ("f4", [2, 3, 4])}, {"y": ("f4", [2, 12])},
+                 [(k, np.asarray(v)) for k, v in weights.items()])  # fmt: skip
+    graph = agrees(made, {"x": floats(2, 3, 4)})
+    assert graph.histogram() == {"input": 1, "reshape": 1}
+
+
+def test_a_shape_that_is_given_has_to_be_fixed():
+    made = model([("Reshape", "x s", "y")], {"x": ("f4", [2, 6]), "s": ("i8", [2])},
+                 {"y": ("f4", None)})  # fmt: skip
+    with pytest.raises(UnsupportedError, match=r"\(`s`\) is not known") as caught:
+        from_onnx(made)
+    assert caught.value.code == "graph.onnx_unknown"
+    assert from_onnx(made, fixed={"s": np.int64([3, 4])}).outputs[0].shape == (3, 4)
+    with pytest.raises(UsageError, match="s is int64, it was given int32"):
+        from_onnx(made, fixed={"s": np.int32([3, 4])})
+
+
+def test_missing_ops_are_named_all_at_once():
+    nodes = [("NonMaxSuppression", "x x", "a"), ("Relu", "x", "r"), ("RoiAlign", "r r a", "b"),
+             ("RoiAlign", "r r a", "c"), helper.make_node("Fancy", ["c"], ["y"],
+             domain="com.example")]  # fmt: skip
+    made = model(nodes, {"x": ("f4", [1, 4, 4])}, {"y": ("f4", None)})
+    with pytest.raises(UnsupportedError) as caught:
+        from_onnx(made)
+    text = str(caught.value)
+    assert caught.value.code == "graph.unsupported_op"
+    assert "uses 3 ops that have no rule yet (4 of 5 nodes)" in text
+    assert text.index("2 ×  RoiAlign") < text.index("1 ×  NonMaxSuppression")
+    assert "1 ×  com.example.Fancy" in text
+    assert "<g.onnx>:1 in NonMaxSuppression" in text
+
+
+def test_functions_of_the_model():
+    body = [helper.make_node("Mul", ["v", "v"], ["q"]), helper.make_node("Softmax", ["q"], ["out"])]
+    body[1].attribute.append(onnx.AttributeProto(
+        name="axis", ref_attr_name="along", type=onnx.AttributeProto.INT))  # fmt: skip
+    squares = helper.make_function("own", "Squares", ["v"], ["out"], body,
+                                   [helper.make_opsetid("", 21)], ["along"])  # fmt: skip
+    call = helper.make_node("Squares", ["x"], ["y"], domain="own", along=0)
+    made = model([call], {"x": ("f4", [3, 4])}, {"y": ("f4", [3, 4])}, functions=[squares])
+    made.opset_import.append(helper.make_opsetid("own", 1))
+    x = floats(3, 4)
+    e = np.exp((x * x).astype(float))
+    np.testing.assert_allclose(evaluate(from_onnx(made), [x])[0], e / e.sum(0), 1e-5)
+
+
+def test_a_function_that_calls_itself():
+    body = [helper.make_node("Own", ["v"], ["out"], domain="own")]
+    own = helper.make_function("own", "Own", ["v"], ["out"], body, [helper.make_opsetid("own", 1)])
+    made = model(body, {"v": ("f4", [3])}, {"out": ("f4", [3])}, functions=[own])
+    made.opset_import.append(helper.make_opsetid("own", 1))
+    with pytest.raises(FileFormatError, match="the function Own calls itself"):
+        from_onnx(made)
+
+
+# ------------------------------------------------------------------------------------------ control
+
+
+def graph_of(nodes, inputs, outputs):
+    return model(nodes, inputs, outputs).graph
+
+
+def test_a_branch():
+    then = graph_of([("Add", "x x", "t")], {}, {"t": ("f4", [3])})
+    other = graph_of([("Mul", "x x", "e")], {}, {"e": ("f4", [3])})
+    node = helper.make_node("If", ["c"], ["y"], then_branch=then, else_branch=other)
+    made = model([node], {"c": ("bool", []), "x": ("f4", [3])}, {"y": ("f4", [3])})
+    x = floats(3)
+    for c in (True, False):
+        graph = agrees(made, {"c": np.asarray(c), "x": x})
+        assert graph.histogram()["if"] == 1
+    taken = from_onnx(made, fixed={"c": np.asarray(True)})
+    assert taken.histogram() == {"input": 1, "add": 1}
+
+
+def loop_body(*, stop):
+    """s ← s + w · i; goes on as long as the sum of s is below a limit, where there is one."""
+    nodes = [("Cast", "i", "f", {"to": 1}), ("Mul", "w f", "m"), ("Add", "s m", "s2"),
+             ("Identity", "s2", "seen")]  # fmt: skip
+    ends = [("ReduceSum", "s2", "total", {"keepdims": 0}), ("Less", "total limit", "c2")]
+    nodes += ends if stop else [("Identity", "c", "c2")]
+    return graph_of(nodes, {"i": ("i8", []), "c": ("bool", []), "s": ("f4", [3])},
+                    {"c2": ("bool", []), "s2": ("f4", [3]),
+                     **({} if stop else {"seen": ("f4", [3])})})  # fmt: skip
+
+
+def test_a_loop_stays_a_loop():
+    node = helper.make_node("Loop", ["n", "go", "x"], ["y", "all"], body=loop_body(stop=False))
+    made = model([node], {"x": ("f4", [3]), "w": ("f4", [3])},
+                 {"y": ("f4", [3]), "all": ("f4", [5, 3])},
+                 [("n", np.asarray(np.int64(5))), ("go", np.asarray(True))])  # fmt: skip
+    graph = agrees(made, {"x": floats(3), "w": floats(3)})
+    (loop,) = [v for v in graph if v.op == "while"]
+    assert loop.attrs.trips == 5
+
+
+def test_a_loop_that_ends_by_its_condition():
+    node = helper.make_node("Loop", ["", "go", "x"], ["y"], body=loop_body(stop=True))
+    made = model([node], {"x": ("f4", [3]), "w": ("f4", [3])}, {"y": ("f4", [3])},
+                 [("go", np.asarray(True)), ("limit", np.asarray(np.float32(10)))])  # fmt: skip
+    graph = agrees(made, {"x": np.zeros(3, np.float32), "w": np.ones(3, np.float32)})
+    (loop,) = [v for v in graph if v.op == "while"]
+    assert loop.attrs.trips == -1
+
+
+def test_a_loop_whose_state_grows_is_built_turn_by_turn():
+    body = graph_of([("Concat", "s x", "s2", {"axis": 0}), ("Identity", "c", "c2")],
+                    {"i": ("i8", []), "c": ("bool", []), "s": ("f4", None)},
+                    {"c2": ("bool", []), "s2": ("f4", None)})  # fmt: skip
+    node = helper.make_node("Loop", ["n", "go", "x"], ["y"], body=body)
+    made = model([node], {"x": ("f4", [2])}, {"y": ("f4", [8])},
+                 [("n", np.asarray(np.int64(3))), ("go", np.asarray(True))])  # fmt: skip
+    assert agrees(made, {"x": floats(2)}).outputs[0].shape == (8,)
+
+
+def test_a_loop_of_unknown_length_cannot_collect():
+    node = helper.make_node("Loop", ["n", "", "x"], ["y", "all"], body=loop_body(stop=False))
+    made = model([node], {"n": ("i8", []), "x": ("f4", [3]), "w": ("f4", [3])},
+                 {"y": ("f4", [3]), "all": ("f4", None)})  # fmt: skip
+    with pytest.raises(UnsupportedError, match=r"\(`n`\) is not known.*collects"):
+        from_onnx(made)
+    assert from_onnx(made, fixed={"n": np.asarray(np.int64(2))}).outputs[1].shape == (2, 3)
+
+
+# ---------------------------------------------------------------------------------------- bad input
+
+
+def test_what_is_no_model(tmp_path):
+    data = perceptron().SerializeToString()
+    with pytest.raises(MissingFileError, match="there is no file"):
+        from_onnx(tmp_path / "none.onnx")
+    for bad in (b"", b"hello", data[: len(data) // 2], b"\x08\x07"):
+        (tmp_path / "bad.onnx").write_bytes(bad)
+        with pytest.raises(FileFormatError) as caught:
+            from_onnx(tmp_path / "bad.onnx")
+        assert caught.value.code == "graph.onnx_file"
+
+
+@pytest.mark.parametrize(("nodes", "says"), [
+    ([("Relu", "ghost", "y")], "`ghost` is read before it is made"),
+    ([("Relu", "x x", "y")], "Relu has 2 inputs, it takes 1 to 1"),
+    ([("Add", "x", "y")], "Add has 1 inputs, it takes 2 to 2"),
+    ([("Relu", "x", "y", {"alpha": 1.0})], "Relu has no attribute `alpha`"),
+    ([("Transpose", "x", "y", {"perm": 1})], "`perm` of Transpose has the wrong type"),
+    ([("Concat", "x x", "y")], "Concat lacks its attribute `axis`"),
+    ([("Cast", "x", "y", {"to": 99})], "there is no element type 99"),
+    ([("Concat", "x x", "y", {"axis": 5})], "`axis` is 5, there are 2 axes"),
+    ([("MaxPool", "x", "y", {"kernel_shape": [2, 2]})], "MaxPool"),
+    ([("Transpose", "x", "y", {"perm": [0, 0]})], "transpose"),
+])  # fmt: skip
+def test_nodes_that_break_their_schema(nodes, says):
+    with pytest.raises(TrnError, match=says.replace("(", r"\(")) as caught:
+        from_onnx(model(nodes, {"x": ("f4", [4, 6])}, {"y": ("f4", None)}))
+    assert len(str(caught.value).splitlines()) <= 5
+    assert caught.value.at is not None
+
+
+def test_versions_out_of_range():
+    for version in (1, 6, 99):
+        made = model([("Relu", "x", "y")], {"x": ("f4", [2])}, {"y": ("f4", [2])}, opset=version)
+        with pytest.raises(UnsupportedError, match=f"version {version}") as caught:
+            from_onnx(made)
+        assert caught.value.code == "graph.onnx_opset"
+
+
+def test_text_and_sequences_are_refused():
+    text = model([("Identity", "x", "y")], {}, {"y": ("f4", [1])})
+    text.graph.input.append(helper.make_tensor_value_info("x", TensorProto.STRING, [1]))
+    with pytest.raises(UnsupportedError, match="a tensor holds text"):
+        from_onnx(text)
+    listed = model([("SequenceLength", "x", "y")], {}, {"y": ("i8", [])})
+    listed.graph.input.append(helper.make_tensor_sequence_value_info("x", TensorProto.FLOAT, None))
+    with pytest.raises(UnsupportedError, match="the input x is a sequence"):
+        from_onnx(listed)
+
+
+def test_an_output_of_another_dtype_than_the_model_says():
+    made = model([("Relu", "x", "y")], {"x": ("f4", [2])}, {"y": ("f8", [2])})
+    with pytest.raises(FileFormatError, match="y is float32, the model says float64"):
+        from_onnx(made)
+
+
+def sources():
+    """Files to damage: layers, a loop, a branch, shape arithmetic, an LSTM."""
+    body = helper.make_node("Loop", ["n", "", "x"], ["y", "all"], body=loop_body(stop=False))
+    loop = model([body], {"x": ("f4", [3]), "w": ("f4", [3])}, {"y": ("f4", [3])},
+                 [("n", np.asarray(np.int64(5)))])  # fmt: skip
+    conv = model([("Conv", "x w", "c", {"pads": [1, 1, 1, 1], "strides": [2, 2]}),
+                  ("BatchNormalization", "c s b m v", "n"),
+                  helper.make_node("Resize", ["n", "", "z"], ["r"], mode="linear"),
+                  ("Softmax", "r", "y", {"axis": 1})],
+                 {"x": ("f4", [1, 2, 8, 8])}, {"y": ("f4", None)},
+                 [("w", floats(4, 2, 3, 3)), *((k, np.ones(4, np.float32)) for k in "sbmv"),
+                  ("z", np.float32([1, 1, 2, 2]))])  # fmt: skip
+    lstm = model([("LSTM", "x w r", "y", {"hidden_size": 3})], {"x": ("f4", [2, 1, 4])},
+                 {"y": ("f4", None)},
+                 [("w", floats(1, 12, 4)), ("r", floats(1, 12, 3))])  # fmt: skip
+    return [m.SerializeToString() for m in (perceptron(), loop, conv, lstm)]
+
+
+def damaged(data, rng):
+    """Some bytes changed, dropped or doubled."""
+    made = bytearray(data)
+    for _ in range(rng.choice((1, 1, 2, 5))):
+        at, kind = rng.randrange(len(made)), rng.randrange(4)
+        if kind == 0:
+            made[at] = rng.randrange(256)
+        elif kind == 1:
+            made[at] ^= 1 << rng.randrange(8)
+        elif kind == 2:
+            del made[at : at + rng.randrange(1, 4)]
+        else:
+            made[at:at] = made[at : at + rng.randrange(1, 8)]
+    return bytes(made)
+
+
+def test_damaged_files_are_refused_or_read():
+    rng, refused = random.Random(7), []
+    files = sources()
+    for _ in range(1200):
+        try:
+            from_onnx(damaged(rng.choice(files), rng))
+        except TrnError as error:
+            refused.append(error)
+    assert 100 < len(refused) < 1200
+    assert {e.code for e in refused if not e.code.startswith("graph.") or not e.fix} == set()
+
+
+# -------------------------------------------------------------------------------------- from torch
+
+
+def test_a_model_that_torch_exported(tmp_path):
+    torch = pytest.importorskip("torch", reason="the extra `torch` is not installed")
+    pytest.importorskip("onnxscript", reason="torch exports ONNX with the package onnxscript")
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.BatchNorm2d(8),
+                              torch.nn.GELU(), torch.nn.MaxPool2d(2), torch.nn.Flatten(),
+                              torch.nn.Linear(8 * 16, 10)).eval()  # fmt: skip
+    x = torch.randn(2, 3, 8, 8)
+    torch.onnx.export(net, (x,), tmp_path / "net.onnx", dynamo=True)
+    found = evaluate(from_onnx(tmp_path / "net.onnx"), [x.numpy()])[0]
+    np.testing.assert_allclose(found, net(x).detach().numpy(), 1e-4, 1e-5)
