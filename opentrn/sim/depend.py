@@ -167,7 +167,7 @@ class _Finder:
         self.shapes = Shapes()
         self.plans: dict[Any, _Plan] = {}
         self.tiles: dict[Any, _Tile] = {}
-        self.owners: dict[str, list] = {"sbuf": [], "psum": []}
+        self.owners: dict[tuple[str, int], list] = {}  # by memory and lane
         self.registers: dict[int, Record] = {}
         self.latest: dict[int, int] = {}  # by id of an instruction that others name in `after`
         self.branch, self.passed = [-1] * _N, [-1] * (queue_number(_N, 0))
@@ -477,31 +477,38 @@ class _Finder:
         if slot is not None:
             alias = buffer.address is not None
             writes, reads = tile.writes, tile.reads
-            for owner in self.take(tile, slot.address, slot.address + slot.nbytes):
+            owners: dict[int, _Tile] = {}
+            for lane in self.placement.lanes(buffer):
+                own = self.owners.setdefault((buffer.space, lane), [])
+                taken = take(own, tile, slot.address, slot.address + slot.nbytes)
+                owners.update((id(owner), owner) for owner in taken)
+            for owner in owners.values():
                 owner.displaced = True
                 writes += _handed_on(owner.writes, alias)
                 reads += _handed_on(owner.reads, alias)
         return tile
 
-    def take(self, tile: _Tile, low: int, high: int) -> list[_Tile]:
-        """Make `tile` the owner of bytes [low, high); returns the owners before."""
-        owners = self.owners[tile.buffer.space]
-        # Entries (low, high, owner) are disjoint and sorted; find those that meet [low, high).
-        begin = bisect_left(owners, (low,))
-        if begin and owners[begin - 1][1] > low:
-            begin -= 1
-        end, around, found = begin, [(low, high, tile)], []
-        while end < len(owners) and owners[end][0] < high:
-            first, last, owner = owners[end]
-            if first < low:
-                around.insert(0, (first, low, owner))
-            if last > high:
-                around.append((high, last, owner))
-            if owner not in found:
-                found.append(owner)
-            end += 1
-        owners[begin:end] = around
-        return found
+
+def take(owners: list, tile: _Tile, low: int, high: int) -> list[_Tile]:
+    """Make `tile` the owner of bytes [low, high) in a list of owners; returns those before.
+
+    Entries `(low, high, owner)` are disjoint and sorted.
+    """
+    begin = bisect_left(owners, (low,))
+    if begin and owners[begin - 1][1] > low:
+        begin -= 1
+    end, around, found = begin, [(low, high, tile)], []
+    while end < len(owners) and owners[end][0] < high:
+        first, last, owner = owners[end]
+        if first < low:
+            around.insert(0, (first, low, owner))
+        if last > high:
+            around.append((high, last, owner))
+        if owner not in found:
+            found.append(owner)
+        end += 1
+    owners[begin:end] = around
+    return found
 
 
 def _length(body) -> int:

@@ -102,6 +102,26 @@ def test_bytes_used_again_wait_for_their_last_accesses():
     assert waits(dependencies(program, found, TRN2))[3] == [(1, FREED)]
 
 
+def test_tiles_beside_each_other_do_not_wait_and_those_that_take_over_do():
+    w = Writer()
+    # Each takes all bytes of a quadrant: three lie beside each other.
+    low, middle, high = (w.buffer("sbuf", (32, 128), bfloat16) for _ in range(3))
+    for tile in (low, middle, high, low, middle, high):  # instructions 0 to 5
+        w.add("memset", dst=tile, value=0.0, engine=engines.gpsimd)
+    wide = w.buffer("sbuf", (128, 128), bfloat16)
+    w.add("memset", dst=wide, value=0.0, engine=engines.vector)  # 6 takes all of them over
+    again = w.buffer("sbuf", (32, 128), bfloat16)
+    w.add("memset", dst=again, value=0.0, engine=engines.gpsimd)  # 7
+    program, chip = w.program(), Small(256)
+    placement = place(program, chip)
+    starts = {placement.slots[tile].partition for tile in (low, middle, high)}
+    assert len(starts) == 3
+    flow = dependencies(program, placement, chip)
+    waits = [{code >> 2 for code in flow.dep[a:b]}
+             for a, b in zip(flow.dep_start, flow.dep_start[1:], strict=False)]  # fmt: skip
+    assert waits == [set(), set(), set(), set(), set(), set(), {5}, {6}]
+
+
 def test_a_tile_of_a_loop_takes_its_bytes_back_in_each_iteration():
     w = Writer()
     a, b = (w.buffer("sbuf", (128, 64)) for _ in range(2))
@@ -312,7 +332,8 @@ def bytes_of(view, slots) -> np.ndarray:
         return flat + (buffer.id + 1) * 10**9
     row = buffer.free * buffer.dtype.itemsize
     partition, byte = np.divmod(flat, row)
-    return partition * 10**5 + byte + slots[buffer].address
+    slot = slots[buffer]
+    return (partition + slot.partition) * 10**5 + byte + slot.address
 
 
 def required(program, slots) -> set[tuple[int, int, str]]:

@@ -1,6 +1,7 @@
 """Placement: by hand, and its laws on random programs."""
 
 import random
+from itertools import combinations
 from types import SimpleNamespace
 
 import pytest
@@ -187,6 +188,167 @@ def test_what_a_loop_carries_lives_through_it():
     assert lives[local] == (1, 5)
     assert lives[after] == (6, 8)
     assert lives[declared] == (7, 7)
+
+
+# ---------------------------------------------------------------------- beside each other
+
+
+def alive_together(w: Writer, tiles) -> None:
+    """Every tile written, then written again: all live at the same time."""
+    for t in (*tiles, *tiles):
+        w.add("memset", dst=t, value=0.0)
+
+
+def all_of(chip, partitions: int, count: int, share: int = 1):
+    """The placement of so many tiles of this many partitions and the SBUF's bytes / share."""
+    w = Writer()
+    tiles = [w.buffer("sbuf", (partitions, SBUF // share // 4), float32) for _ in range(count)]
+    alive_together(w, tiles)
+    return place(w.program(), chip), tiles
+
+
+@pytest.mark.parametrize(
+    ("partitions", "most"), [(1, 4), (32, 4), (33, 2), (64, 2), (65, 1), (128, 1)]
+)
+def test_so_many_tiles_of_a_whole_column_fit_and_no_more(partitions, most):
+    # SBUF has 128 partitions: 4 quadrants of 32.  Starts 0/32/64/96, 0/64 from 33 partitions on,
+    # 0 from 65 on: so 4, 2 and 1 tiles that take every byte of a partition.
+    found, tiles = all_of(TRN2, partitions, most)
+    starts = {4: [0, 32, 64, 96], 2: [0, 64], 1: [0]}[most]
+    assert sorted(found.slots[t].partition for t in tiles) == starts
+    assert {found.slots[t].address for t in tiles} == {0}
+    assert found.peak_bytes["sbuf"] == SBUF
+    with pytest.raises(CapacityError, match="SBUF is full"):
+        all_of(TRN2, partitions, most + 1)
+
+
+def test_small_tiles_stay_at_partition_0_where_they_fit():
+    found, tiles = all_of(TRN2, 32, 2, share=2)
+    assert [found.slots[t].partition for t in tiles] == [0, 0]
+    assert [found.slots[t].address for t in tiles] == [0, SBUF // 2]
+
+
+def test_tiles_of_one_two_and_four_quadrants_share_the_columns():
+    w = Writer()
+    half = SBUF // 4  # bfloat16 elements in half a partition
+    wide = w.buffer("sbuf", (128, half))
+    rows = [w.buffer("sbuf", (n, half)) for n in (64, 32, 17)]
+    alive_together(w, [wide, *rows])
+    found = place(w.program(), TRN2)
+    assert found.slots[wide].partition == 0
+    assert {found.slots[t].address for t in rows} == {SBUF // 2 - found.slots[wide].address}
+    assert found.slots[rows[0]].partition in (0, 64)
+    assert len({found.slots[t].partition for t in rows}) == 3
+    assert found.peak_bytes["sbuf"] == SBUF
+
+
+def test_what_one_instruction_reads_begins_together():
+    w = Writer()
+    half = SBUF // 4
+    a, b, out, other = (w.buffer("sbuf", (32, half)) for _ in range(4))
+    alive_together(w, [a, b, out, other])
+    w.add("tensor_tensor", dst=out, data1=a, data2=b, op="add")
+    w.copy(other, out)
+    found = place(w.program(), TRN2)
+    assert found.slots[a].partition == found.slots[b].partition
+    # a and b fill one quadrant together.  One more tile read with them does not fit there.
+    w = Writer()
+    a, b, c, out = (w.buffer("sbuf", (32, half)) for _ in range(4))
+    alive_together(w, [a, b, c, out])
+    w.add("tensor_tensor", dst=out, data1=a, data2=b, op="add")
+    w.add("tensor_tensor", dst=out, data1=c, data2=b, op="add")
+    with pytest.raises(CapacityError, match="3 tiles alive"):
+        place(w.program(), TRN2)
+
+
+def test_what_the_tensor_engine_writes_stays_at_partition_0():
+    def program(*, matmul: bool):
+        w = Writer()
+        k, m = w.buffer("sbuf", (32, 32)), w.buffer("sbuf", (32, 512))
+        alive_together(w, [k, m])
+        sums = [w.buffer("psum", (32, 512), float32) for _ in range(9)]  # one more than banks
+        for t in sums:
+            if matmul:
+                w.add("nc_matmul", dst=t, stationary=k, moving=m)
+            else:
+                w.add("memset", dst=t, value=0.0)
+        for t in sums:
+            w.copy(m, t)
+        return w.program()
+
+    with pytest.raises(CapacityError, match="PSUM is full: 9 tiles"):
+        place(program(matmul=True), TRN2)
+    slots = place(program(matmul=False), TRN2).slots
+    assert len({(s.partition, s.address) for b, s in slots.items() if b.space == "psum"}) == 9
+
+
+def test_explicit_tiles_keep_their_partitions_among_others():
+    w = Writer()
+    half = SBUF // 4
+    fixed = w.buffer("sbuf", (32, half), float32, address=0, partition=64)
+    loose = [w.buffer("sbuf", (32, half)) for _ in range(6)]
+    alive_together(w, [fixed, *loose])
+    found = place(w.program(), TRN2)
+    assert found.slots[fixed].partition == 64
+    assert sorted({found.slots[t].partition for t in loose}) == [0, 32, 96]
+
+
+def rows_of(buffer, slot) -> range:
+    """The partitions of a placed tile."""
+    return range(slot.partition, slot.partition + buffer.partitions)
+
+
+@given(st.integers(0, 10**9), st.sampled_from([2048, 4096, 16384]))
+@settings(max_examples=80, deadline=None)
+def test_no_two_live_tiles_of_any_height_share_a_byte_of_a_partition(seed, sbuf):
+    rng = random.Random(seed)
+    w, pool = Writer(), []
+    for _ in range(50):
+        if len(pool) < 3 or rng.random() < 0.35:
+            rows = rng.choice([1, 16, 32, 33, 64, 65, 128])
+            pool.append(w.buffer("sbuf", (rows, rng.randrange(1, 400)), float32))
+            w.add("memset", dst=pool[-1], value=0.0)
+            continue
+        tile, other = rng.sample(pool, 2)
+        n = min(tile.shape[0], other.shape[0])
+        m = min(tile.shape[1], other.shape[1])
+        a, b = view_of(tile)[0:n, 0:m], view_of(other)[0:n, 0:m]
+        if rng.random() < 0.3:
+            w.add("tensor_tensor", dst=a, data1=a, data2=b, op="add")
+        else:
+            w.copy(a, b)
+        if rng.random() < 0.6:
+            pool.remove(tile)
+    program = w.program()
+    lives = lifetimes(program)
+    # No placement needs less than the bytes alive, taken over all 128 partitions.
+    area = max(
+        sum(b.partitions * b.partition_bytes for b, (f, e) in lives.items() if f <= at <= e)
+        for at in range(50)
+    )
+    # Tiles that all lie on top of each other need this much.
+    piled = max(
+        sum(-(-b.partition_bytes // 4) * 4 for b, (f, e) in lives.items() if f <= at <= e)
+        for at in range(50)
+    )
+    try:
+        found = place(program, small(sbuf=sbuf))
+    except CapacityError:
+        assert piled > 0.7 * sbuf  # refused for room, or for the holes between tiles
+        return
+    assert area <= sbuf * 128
+    assert area <= 128 * found.peak_bytes["sbuf"] <= 128 * sbuf
+    for buffer, slot in found.slots.items():
+        starts = {4: (0, 32, 64, 96), 2: (0, 64)}.get(
+            128 // (-(-buffer.partitions // 32) * 32), (0,)
+        )
+        assert slot.partition in starts
+        assert 0 <= slot.address <= sbuf - buffer.partition_bytes
+    for (a, one), (b, two) in combinations(found.slots.items(), 2):
+        if one.first <= two.last and two.first <= one.last:
+            rows = set(rows_of(a, one)) & set(rows_of(b, two))
+            apart = one.address + a.partition_bytes <= two.address
+            assert not rows or apart or two.address + b.partition_bytes <= one.address
 
 
 @given(st.integers(0, 10**9))
