@@ -1,12 +1,14 @@
 """Kernel choice: which kernel of `nki.kernels` computes each op, and what it is called with."""
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from opentrn.base import DType, UnsupportedError, declare, float32, int32, uint32
+from opentrn.base import UnsupportedError, declare
 from opentrn.compiler.chains import FLOATS_ONLY, ON_BITS, unfit
+from opentrn.compiler.narrow import device_dtype
+from opentrn.compiler.regions import by_element
 from opentrn.compiler.views import is_view
 from opentrn.compiler.windows import writes_rows
 from opentrn.graph import Graph, Value, splat_of
@@ -21,13 +23,6 @@ declare(
 )
 
 LEAVES = ("input", "constant")
-# What the chip stores: 64-bit types are narrowed, as the vendor's compiler does.
-ON_DEVICE = {"int64": int32, "uint64": uint32, "float64": float32}
-
-
-def device_dtype(kind: DType) -> DType:
-    """The dtype a graph value has on the chip."""
-    return ON_DEVICE.get(str(kind), kind)
 
 
 @dataclass(frozen=True)
@@ -35,7 +30,8 @@ class Use:
     """One kernel call: `args` are Values, numbers or tuples of them; `why` says why this kernel.
 
     `dense` lists the places in `args` that the kernel reads along rows: an operand whose last
-    dimension is scattered in memory is copied first.
+    dimension is scattered in memory is copied first.  The value is result number `result` of the
+    kernel; values that are results of one call share it.
     """
 
     value: Value
@@ -44,6 +40,7 @@ class Use:
     options: dict[str, Any] = field(default_factory=dict)
     why: str = ""
     dense: tuple[int, ...] = ()
+    result: int = 0
 
     @property
     def name(self) -> str:
@@ -113,16 +110,34 @@ def _matmul(value: Value) -> Use | no:
     return Use(value, kernels.matmul, (x, y), options, "one product for each batch", (0, 1))
 
 
+def _no_attention(q: Value, k: Value, v: Value, mask: Sequence[Value]) -> str:
+    """Why the attention kernels do not take these operands, or ""."""
+    if q.rank != 4 or q.shape[-1] > 128 or v.shape[-1] != q.shape[-1]:
+        shapes = " and ".join(str(list(x.shape)) for x in (q, v))
+        return f"the kernel takes [B, H, T, D ≤ 128] and values as wide, not {shapes}"
+    if mask and mask[0].shape[-1] != k.shape[-2]:
+        return "the kernel takes masks with a number for each key"
+    return ""
+
+
 @choice("attention")
 def _attention(value: Value) -> Use | no:
     q, k, v, *mask = value.args
-    if q.rank != 4 or q.shape[-1] > 128 or v.shape[-1] != q.shape[-1]:
-        shapes = " and ".join(str(list(x.shape)) for x in (q, v))
-        return no(f"the kernel takes [B, H, T, D ≤ 128] and values as wide, not {shapes}")
-    if mask and mask[0].shape[-1] != k.shape[-2]:
-        return no("the kernel takes masks with a number for each key")
+    why = _no_attention(q, k, v, mask)
     options = {"scale": value.attrs.scale, "causal": value.attrs.causal}
-    return Use(value, kernels.attention, value.args, options, "scores stay on the chip")
+    made = Use(value, kernels.attention, value.args, options, "scores stay on the chip")
+    return no(why) if why else made
+
+
+@choice("attention_gradient")
+def _attention_gradient(value: Value) -> Use | no:
+    q, k, v, _, _, *mask = value.args
+    why = _no_attention(q, k, v, mask)
+    options = {"scale": value.attrs.scale, "causal": value.attrs.causal}
+    part = ("query", "key", "value").index(value.attrs.part)
+    made = Use(value, kernels.attention_backward, value.args, options,
+               "weights are computed again on the chip", (0, 1, 2, 3, 4), part)  # fmt: skip
+    return no(why) if why else made
 
 
 @choice("layer_norm")
@@ -254,24 +269,33 @@ def _scatter(value: Value) -> Use | no:
     return Use(value, kernels.scatter_rows, (table, ids, rows), options, why, (0, 2))
 
 
+@choice("reduce_with", "reduce_window_with", "select_and_scatter", "sort_with")
+def _by_function(value: Value) -> no:
+    for region in value.attrs.regions:
+        fits = by_element(region)
+        if not fits:
+            return no(fits.why)
+    return no("its rule in opentrn/compiler/regions.py does not take this many elements, or none")
+
+
 def use_of(value: Value) -> "Use | no":
     """The kernel call for one value, or why there is none."""
     if value.op not in CHOICES:
         return no("no kernel computes it")
-    if 0 in value.shape:
+    if 0 in getattr(value, "shape", ()):
         return no("it has no elements")
     return CHOICES[value.op](value)
 
 
 def choose(graph: Graph) -> dict[Value, Use]:
-    """A kernel call for each value that is neither a leaf nor surely a view.
+    """A kernel call for each value that is neither a leaf, a part of another nor surely a view.
 
     Raises UnsupportedError `compiler.no_kernel` naming all ops without a kernel at once.
     """
     uses: dict[Value, Use] = {}
     refused: list[tuple[Value, str]] = []
     for value in graph:
-        if value.op in LEAVES or (is_view(value) and value.size):
+        if value.op in (*LEAVES, "get_tuple_element") or (is_view(value) and value.size):
             continue
         made = use_of(value)
         if isinstance(made, no):

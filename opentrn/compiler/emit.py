@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from opentrn.base import DtypeError, declare, dtype
-from opentrn.compiler.choose import Use, device_dtype
+from opentrn.compiler.choose import Use
+from opentrn.compiler.narrow import device_dtype
 from opentrn.compiler.views import view_of
 from opentrn.graph import Graph, Value
 from opentrn.isa import Buffer, Builder, Call, Program, View
@@ -31,6 +32,9 @@ declare(
     fix="use smaller numbers, or compute this part on the host",
 )
 
+# Kernels with several results, of which each is a value of the graph.
+SEVERAL = (kernels.attention_backward,)
+
 
 class Emitter:
     """Builds the program of one graph.
@@ -45,6 +49,7 @@ class Emitter:
         self.views: dict[Value, View] = {}
         self.dense: dict[Value, View] = {}
         self.recordings: dict[tuple, Recording] = {}
+        self.made: dict[tuple, tuple[Call, Recording]] = {}
         self.calls: list[Use] = []
         self.starts: list[int] = []
         self.labels: dict[Value, str] = {v: name for name, v in graph.constants.items()}
@@ -163,7 +168,16 @@ class Emitter:
     # ------------------------------------------------------------ kernels
 
     def _call(self, use: Use) -> View:
-        """Link one kernel call; returns the view of its result."""
+        """The view of a kernel's result; the call is linked with the first value it makes."""
+        key = (use.kernel, use.args, _frozen(use.options))
+        shared = use.kernel in SEVERAL
+        call, recording = (self.made.get(key) if shared else None) or self._linked(use)
+        if shared:
+            self.made[key] = call, recording
+        return call.view(recording.results[use.result])
+
+    def _linked(self, use: Use) -> tuple[Call, Recording]:
+        """Link one kernel call."""
         actual: list[View] = []
         args = tuple([self._argument(a, actual, n in use.dense) for n, a in enumerate(use.args)])
         key = (use.kernel, _signature(args), _frozen(use.options))
@@ -179,7 +193,7 @@ class Emitter:
         call = Call(self.builder, recording.program, bound)
         call.run()
         self.calls.append(use)
-        return call.view(recording.results[0])
+        return call, recording
 
     def _argument(self, argument: Any, actual: list[View], dense: bool = False) -> Any:
         if isinstance(argument, View):

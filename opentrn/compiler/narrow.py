@@ -5,7 +5,17 @@ done in 32 bits, which hold every sum and the low half of every product, and the
 its size before it is narrowed.
 """
 
+from opentrn.base import DType, float32, int32, uint32
 from opentrn.graph import Builder, Pattern, PatternBuilder, Rule, Value, no
+
+# What the chip stores: 64-bit types are narrowed, as the vendor's compiler does.
+ON_DEVICE = {"int64": int32, "uint64": uint32, "float64": float32}
+
+
+def device_dtype(kind: DType) -> DType:
+    """The dtype a graph value has on the chip."""
+    return ON_DEVICE.get(str(kind), kind)
+
 
 NARROW = ("int8", "uint8", "int16", "uint16")
 
@@ -216,4 +226,4 @@ BITS = (*map(_shift, SHIFTS), CountNarrow, LeadingZerosNarrow, CountWide, FullEx
 WRAP = (*map(_two, ("add", "subtract", "multiply", "divide")), *map(_one, ("negate", "abs")),
         WrapSums, *BITS)  # fmt: skip
 
-__all__ = ["WRAP"]
+__all__ = ["WRAP", "device_dtype"]

@@ -20,6 +20,7 @@ from opentrn.compiler.place import place_hbm
 from opentrn.compiler.places import PLACES
 from opentrn.compiler.precision import precision
 from opentrn.compiler.products import PRODUCTS
+from opentrn.compiler.regions import REGIONS
 from opentrn.compiler.spell import SPELL
 from opentrn.compiler.windows import WINDOWS
 from opentrn.graph import OPS, Builder, Graph, Note, Value, from_torch, remake, rewrite, write
@@ -124,7 +125,7 @@ def _place(state: State) -> None:
     state.memory = place_hbm(state.program)
 
 
-SPELLING = (*SPELL, *WINDOWS, *WRAP, *PLACES, *PRODUCTS, *DILATION)
+SPELLING = (*SPELL, *WINDOWS, *REGIONS, *WRAP, *PLACES, *PRODUCTS, *DILATION)
 FUSED = frozenset({"linear", "linear_norm", "chain"})
 UNFUSED = frozenset(OPS) - FUSED
 SPELLED = UNFUSED - {"iota", "reverse", "dynamic_slice"}

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from opentrn.compiler.narrow import device_dtype
 from opentrn.graph import Builder, Pattern, PatternBuilder, Rule, Value, no
 
 # The largest k for which top-k is k passes of argmax.
@@ -15,17 +16,19 @@ def _neutral(kind: str, value: Value) -> float | int:
     number = IDENTITY[kind]
     if value.dtype.kind == "float" or kind in ("add", "multiply"):
         return number
-    return int(value.dtype.min if kind == "maximum" else value.dtype.max)
+    held = device_dtype(value.dtype)  # no number of the chip is beyond its ends
+    return int(held.min if kind == "maximum" else held.max)
 
 
-def _cut(g: Builder, x: Value, axis: int, start: int, limit: int, step: int = 1) -> Value:
+def cut(g: Builder, x: Value, axis: int, start: int, limit: int, step: int = 1) -> Value:
     """x[start:limit:step] along one axis."""
     starts, limits, steps = [0] * x.rank, list(x.shape), [1] * x.rank
     starts[axis], limits[axis], steps[axis] = start, limit, step
     return g.slice(x, starts, limits, steps)
 
 
-def _grown(g: Builder, x: Value, number, low, high) -> Value:
+def grown(g: Builder, x: Value, number, low, high) -> Value:
+    """x with so many elements of a number before and after it on every axis."""
     fill = g.full((), number, x.dtype)
     return g.pad(x, fill, low=low, high=high, interior=(0,) * x.rank)
 
@@ -100,8 +103,8 @@ class CumulativeByDoubling(Rule):
         reach, size = 1, x.shape[running.attrs.dimension]
         while reach < size:
             low = [reach if a == axis else 0 for a in range(x.rank)]
-            kept = _cut(g, x, axis, 0, size - reach)
-            moved = _grown(g, kept, _neutral(kind, x), low, [0] * x.rank)
+            kept = cut(g, x, axis, 0, size - reach)
+            moved = grown(g, kept, _neutral(kind, x), low, [0] * x.rank)
             x = getattr(g, COMBINE[kind])(x, moved)
             reach *= 2
         return x
@@ -205,7 +208,7 @@ class WindowToSlices(Rule):
         a = pool.attrs
         low, high = ([p[i] for p in a.padding] for i in (0, 1))
         if any(low) or any(high):
-            x = _grown(g, x, _neutral(a.kind, x), low, high)
+            x = grown(g, x, _neutral(a.kind, x), low, high)
         total = None
         for tap in np.ndindex(*a.window):
             starts = [t * d for t, d in zip(tap, a.dilation, strict=True)]
@@ -383,4 +386,4 @@ SPELL = (
     SoftmaxOverLast, NormOverOne, ConcatenateSome,
 )  # fmt: skip
 
-__all__ = ["MOST_PASSES", "SPELL"]
+__all__ = ["MOST_PASSES", "SPELL", "cut", "grown"]

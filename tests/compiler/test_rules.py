@@ -4,17 +4,12 @@ import numpy as np
 import pytest
 
 from opentrn.compiler.clean import RULES
-from opentrn.compiler.dilate import DILATION
 from opentrn.compiler.fuse import LAST, LINEAR
-from opentrn.compiler.narrow import WRAP
-from opentrn.compiler.places import PLACES
-from opentrn.compiler.products import PRODUCTS
-from opentrn.compiler.spell import SPELL
-from opentrn.compiler.windows import WINDOWS
+from opentrn.compiler.pipeline import SPELLING
 from opentrn.graph import Builder, Graph, Rule, evaluate, g, no, prove, random_array
 from tests.compiler.running import graph_of, normal
 
-ALL = [r for r in (*RULES, *SPELL, *WINDOWS, *WRAP, *PLACES, *PRODUCTS, *DILATION, *LINEAR, *LAST)
+ALL = [r for r in (*RULES, *SPELLING, *LINEAR, *LAST)
        if r.__module__.startswith("opentrn.compiler")]  # fmt: skip
 
 
