@@ -12,16 +12,19 @@ export OPENBLAS_NUM_THREADS = 1
 export MKL_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test tiny stablehlo bench lint wheel clean
+.PHONY: help setup setup-tensorflow demo test tiny stablehlo onnx keras bench lint wheel clean
 
 help:  ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo "  VENV=DIR    the virtual environment to use or make (now: $(VENV))"
 	@echo "  PYTHON=EXE  the Python that makes it, 3.11 or newer (now: $(PYTHON))"
 	@echo "  ARGS=...    passed on to pytest by test and tiny"
 
 setup: $(STAMP)  ## Make the virtual environment from the lock files; does nothing when it is up to date
+
+setup-tensorflow: setup  ## Add TensorFlow and Keras (1.4 GB; Linux): their tests run with the others then
+	$(PY) -m pip install --quiet --disable-pip-version-check -r requirements-tensorflow.lock
 
 $(STAMP): requirements.lock requirements-data.lock pyproject.toml
 	@"$(PYTHON)" -c 'import sys; sys.exit("OpenTrn needs Python 3.11 or newer, not " + sys.version.split()[0] if sys.version_info < (3, 11) else 0)'
@@ -50,6 +53,12 @@ opinfo: setup  ## Run PyTorch's own samples of every op on the device (an hour a
 
 families: setup  ## Run small models of 27 families forward and backward on the device
 	OPENTRN_FAMILIES=all $(PY) -m pytest -q tests/frameworks/test_families.py $(ARGS)
+
+onnx: setup  ## Run ONNX's own node tests and print the table
+	$(PY) -m tests.graph.onnx_nodes
+
+keras: setup-tensorflow  ## Train Keras models on digits, on the TensorFlow and JAX backends (minutes)
+	OPENTRN_KERAS=all $(PY) -m pytest -q tests/frameworks/tensorflow/test_keras.py $(ARGS)
 
 bench: setup  ## Measure speed against NumPy and others, and print the ratios
 	$(PY) bench/speed.py

