@@ -11,7 +11,7 @@ from opentrn.compiler.narrow import device_dtype
 from opentrn.compiler.regions import by_element
 from opentrn.compiler.views import is_view
 from opentrn.compiler.windows import writes_rows
-from opentrn.graph import Graph, Value, splat_of
+from opentrn.graph import Builder, Graph, Region, Value, splat_of
 from opentrn.nki import kernels
 
 declare(
@@ -46,6 +46,21 @@ class Use:
     def name(self) -> str:
         """The kernel's name."""
         return self.kernel.__name__
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """A device loop: the programs of its two regions, each with its kernel calls."""
+
+    value: Value
+    cond: tuple[Graph, dict[Value, "Use | Repeat"]]
+    body: tuple[Graph, dict[Value, "Use | Repeat"]]
+    why: str = "it runs as often as its data say"
+
+    @property
+    def name(self) -> str:
+        """What it is called among kernels."""
+        return "while"
 
 
 class no:
@@ -287,23 +302,40 @@ def use_of(value: Value) -> "Use | no":
     return CHOICES[value.op](value)
 
 
-def choose(graph: Graph) -> dict[Value, Use]:
+Lower = Callable[[Region], Graph]
+
+
+def choose(graph: Graph, lower: Lower) -> dict[Value, Use | Repeat]:
     """A kernel call for each value that is neither a leaf, a part of another nor surely a view.
 
-    Raises UnsupportedError `compiler.no_kernel` naming all ops without a kernel at once.
+    `lower` spells a loop's region out, as the graph was.  Raises UnsupportedError
+    `compiler.no_kernel` naming all ops without a kernel at once, those inside loops too.
     """
-    uses: dict[Value, Use] = {}
     refused: list[tuple[Value, str]] = []
+    uses = _choose(graph, lower, refused)
+    if refused:
+        raise _unsupported(refused, len(graph))
+    return uses
+
+
+def _choose(graph: Graph, lower: Lower, refused: list) -> dict[Value, Use | Repeat]:
+    uses: dict[Value, Use | Repeat] = {}
     for value in graph:
         if value.op in (*LEAVES, "get_tuple_element") or (is_view(value) and value.size):
+            continue
+        if value.op == "while":
+            again, body = value.attrs.cond, value.attrs.body
+            # A register holds an integer.
+            again = Region(again.inputs, [Builder(value.where).cast(again.outputs[0], "int32")])
+            parts = [lower(region) for region in (again, body)]
+            cond, body = ((part, _choose(part, lower, refused)) for part in parts)
+            uses[value] = Repeat(value, cond, body)
             continue
         made = use_of(value)
         if isinstance(made, no):
             refused.append((value, made.why))
         else:
             uses[value] = made
-    if refused:
-        raise _unsupported(refused, len(graph))
     return uses
 
 

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from opentrn.base import DtypeError, declare, dtype
-from opentrn.compiler.choose import Use
+from opentrn.compiler.choose import Repeat, Use
+from opentrn.compiler.loops import emit_loop
 from opentrn.compiler.narrow import device_dtype
 from opentrn.compiler.views import view_of
 from opentrn.graph import Graph, Value
@@ -48,6 +49,7 @@ class Emitter:
         self.builder = Builder(graph.name, chip.name)
         self.views: dict[Value, View] = {}
         self.dense: dict[Value, View] = {}
+        self.parts: dict[Value, list[View]] = {}
         self.recordings: dict[tuple, Recording] = {}
         self.made: dict[tuple, tuple[Call, Recording]] = {}
         self.calls: list[Use] = []
@@ -68,14 +70,29 @@ class Emitter:
         """Emit every value in order, then the outputs."""
         for value in self.graph.inputs:
             self._input(value)
-        for value in self.graph:
-            if self.tick is not None:
-                self.tick()
-            if value not in self.views:
-                self._emit(value)
+        self.emit_values()
         for value, name in zip(self.graph.outputs, self.graph.output_names, strict=True):
             self._output(value, name)
         return self.builder.program()
+
+    def emit_values(self) -> None:
+        """Emit every value that has no view yet, in order."""
+        for value in self.graph:
+            if self.tick is not None:
+                self.tick()
+            if value not in self.views and value not in self.parts:
+                self._emit(value)
+
+    def inside(self, part: tuple[Graph, dict], given: list[View]) -> "Emitter":
+        """An emitter of a region's graph into the same program, its inputs these views."""
+        graph, uses = part
+        inner = Emitter(graph, uses, self.chip, self.tick)
+        inner.builder, inner.recordings = self.builder, self.recordings
+        inner.views.update(zip(graph.inputs, given, strict=True))
+        for value in graph:
+            if value.op == "constant":
+                inner.emit_constant(value)
+        return inner
 
     # ------------------------------------------------------------ values
 
@@ -88,7 +105,13 @@ class Emitter:
 
     def _emit(self, value: Value) -> None:
         if value.op == "constant":
-            self._constant(value)
+            self.emit_constant(value)
+            return
+        if value.op == "get_tuple_element":
+            self.views[value] = self.parts[value.args[0]][value.attrs.index]
+            return
+        if isinstance(self.uses.get(value), Repeat):
+            self.parts[value] = emit_loop(self, self.uses[value])
             return
         if value not in self.uses:
             view = view_of(value, self.views[value.args[0]])
@@ -103,14 +126,14 @@ class Emitter:
         of dimensions, and leave their result in the order of their first whole operand."""
         order = self._order_of(use)
         if order is None or use.value in self.graph.outputs:
-            return self._call(use)
+            return self.call(use)
         turned = tuple(self.views[a].permute(order) for a in use.args[0])
         if use.kernel is kernels.concatenate:
             changed = replace(use, args=(turned, order.index(use.args[1])))
         else:
             shape = tuple(use.value.shape[n] for n in order)
             changed = replace(use, args=(turned,), options={**use.options, "shape": shape})
-        return self._call(changed).permute(tuple(order.index(n) for n in range(len(order))))
+        return self.call(changed).permute(tuple(order.index(n) for n in range(len(order))))
 
     def _order_of(self, use: Use) -> tuple[int, ...] | None:
         """The order of dimensions in which memory holds the first whole operand, when that is
@@ -125,7 +148,8 @@ class Emitter:
                 return order if order[-1] == rank - 1 and order != tuple(range(rank)) else None
         return None
 
-    def _constant(self, value: Value) -> None:
+    def emit_constant(self, value: Value) -> None:
+        """A buffer that holds the constant from the beginning."""
         array = _on_device(value)
         kind = device_dtype(value.dtype)
         buffer = self.builder.buffer(
@@ -137,7 +161,7 @@ class Emitter:
     def _copied_view(self, value: Value) -> View:
         """A layout op over memory that does not allow it: copy the operand densely first."""
         operand = value.args[0]
-        dense = self._call(Use(operand, kernels.copy, (operand,), {}, "made dense"))
+        dense = self.call(Use(operand, kernels.copy, (operand,), {}, "made dense"))
         view = view_of(value, dense)
         if view is None:
             raise DtypeError(f"{value!r} has no layout", code="compiler.layout", at=value.where)
@@ -149,7 +173,7 @@ class Emitter:
         if view.steps[-1][0] == 1 or view.steps[-1][1] == 1:
             return view
         if value not in self.dense:
-            self.dense[value] = self._call(Use(value, kernels.copy, (value,), {}, "made dense"))
+            self.dense[value] = self.call(Use(value, kernels.copy, (value,), {}, "made dense"))
         return self.dense[value]
 
     def _output(self, value: Value, name: str) -> None:
@@ -158,7 +182,7 @@ class Emitter:
         shared = view.buffer.kind in ("input", "constant") or view.buffer in self.builder.outputs
         like = (view.buffer.shape, view.buffer.dtype) == (value.shape or (1,), view.dtype)
         if shared or not view.whole or not like:
-            view = self._call(Use(value, kernels.copy, (value,), {}, "an output of its own"))
+            view = self.call(Use(value, kernels.copy, (value,), {}, "an output of its own"))
         buffer = view.buffer
         if not buffer.name:
             buffer.name = name
@@ -167,7 +191,7 @@ class Emitter:
 
     # ------------------------------------------------------------ kernels
 
-    def _call(self, use: Use) -> View:
+    def call(self, use: Use) -> View:
         """The view of a kernel's result; the call is linked with the first value it makes."""
         key = (use.kernel, use.args, _frozen(use.options))
         shared = use.kernel in SEVERAL

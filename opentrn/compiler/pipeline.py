@@ -23,7 +23,19 @@ from opentrn.compiler.products import PRODUCTS
 from opentrn.compiler.regions import REGIONS
 from opentrn.compiler.spell import SPELL
 from opentrn.compiler.windows import WINDOWS
-from opentrn.graph import OPS, Builder, Graph, Note, Value, from_torch, remake, rewrite, write
+from opentrn.graph import (
+    OPS,
+    Builder,
+    Graph,
+    Note,
+    Region,
+    Value,
+    from_torch,
+    remake,
+    rewrite,
+    straighten,
+    write,
+)
 from opentrn.hw import target as find_target
 from opentrn.isa import Executable, Program
 
@@ -107,7 +119,17 @@ def _layout(state: State) -> None:
 
 
 def _choose(state: State) -> None:
-    state.uses = choose(state.graph)
+    state.uses = choose(state.graph, lambda region: _region(region, state))
+
+
+def _region(region: Region, state: State) -> Graph:
+    """A loop's region spelled out by the stages before this one."""
+    given = straighten(Graph(region.inputs, region.outputs))
+    inner = State(given, state.chip, state.dtype, state.notes)
+    for stage in PIPELINE[: [stage.name for stage in PIPELINE].index("choose")]:
+        stage.run(inner)
+        obey(stage, inner)
+    return inner.graph
 
 
 def _emit(state: State) -> None:

@@ -32,11 +32,12 @@ def precision(graph: Graph, kind: DType, notes: list[Note] | None = None) -> Gra
         raise UsageError(f"no precision {kind}", code="compiler.dtype")
     if kind == float32:
         return graph
-    wide, new = angles(graph), {}
+    # A region computes in the dtypes of its inputs; its own graph is narrowed by itself.
+    wide, new = angles(graph) | {v for v in graph if v.attrs.regions}, {}
 
     def given(arg: Value, at: Value) -> Value:
         """An operand in the dtype the reader `at` computes in."""
-        if arg.dtype != float32:
+        if getattr(arg, "dtype", None) != float32:
             return new[arg]
         wanted = float32 if at in wide else kind
         if arg.op == "constant":

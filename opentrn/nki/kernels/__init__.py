@@ -4,7 +4,15 @@ from opentrn.nki.kernels.attention import attention
 from opentrn.nki.kernels.elementwise import elementwise
 from opentrn.nki.kernels.linear_norm import linear_norm
 from opentrn.nki.kernels.matmul import linear, matmul
-from opentrn.nki.kernels.movement import concatenate, copy, embedding, pad, transpose, write
+from opentrn.nki.kernels.movement import (
+    concatenate,
+    copy,
+    embedding,
+    pad,
+    to_register,
+    transpose,
+    write,
+)
 from opentrn.nki.kernels.norms import layer_norm, rms_norm, softmax
 from opentrn.nki.kernels.operations import OPERATIONS
 from opentrn.nki.kernels.ordering import LONGEST_SORT, sort
@@ -29,6 +37,7 @@ __all__ = [
     "scatter_rows",
     "softmax",
     "sort",
+    "to_register",
     "transpose",
     "write",
 ]

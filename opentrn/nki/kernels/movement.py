@@ -82,6 +82,15 @@ def write(target, x):
 
 
 @jit
+def to_register(x):
+    """The one 32-bit integer of x in a new register; the result is x."""
+    tile = nl.ndarray((1, 1), x.dtype, nl.sbuf)
+    nisa.dma_copy(tile, x)
+    nisa.register_alloc(tile)
+    return x
+
+
+@jit
 def transpose(x, axes):
     """x with its dimensions in the order `axes`, as a dense tensor."""
     return copy.func(x.permute(tuple(a % x.ndim for a in axes)))
