@@ -130,7 +130,7 @@ def dependencies(program: Program, placement: Placement, chip, trips: Any = ()) 
     each time a loop is entered (`Machine.trips`), or plain counts in the order in which such loops
     are entered.  Raises UsageError `sim.trips` when one is missing.
     """
-    finder = _Finder(program, placement, chip, trips)
+    finder = Finder(program, placement, chip, trips)
     finder.walk(program.body)
     return finder.tape.flow(finder.rows)
 
@@ -150,7 +150,7 @@ def _check_order(program: Program) -> None:
         passed.add(id(one))
 
 
-class _Finder:
+class Finder:
     """The search for waits, in program order."""
 
     def __init__(self, program: Program, placement: Placement, chip, trips: Any):
@@ -397,6 +397,8 @@ class _Finder:
                 if mark[STREAM] == stream and mark[MINE]:
                     mark[NUMBER], mark[WAITED] = number, 0
                     return
+        elif tile.reads and tile.reads[-1][NUMBER] == number:
+            return
         tile.reads.append([number, stream, FREED, 0, True])
 
     def write(self, view: View, number: int, stream: int) -> None:

@@ -170,14 +170,15 @@ def memories(chip) -> tuple[Memory, Memory]:
     )
 
 
-def place(program: Program, chip) -> Placement:
+def place(program: Program, chip, known: dict | None = None) -> Placement:
     """Give every SBUF and PSUM buffer an address; explicit `buffer.address` is kept.
 
+    `known` are the `lifetimes`, where the caller has them.
     Raises CapacityError (`sim.sbuf_capacity`, `sim.psum_capacity`) with the tiles that live at
     the peak, and UsageError (`sim.address_range`).
     """
     placement = Placement(bank=int(chip.core.psum_bank))
-    lives = lifetimes(program)
+    lives = lifetimes(program) if known is None else known
     for memory in memories(chip):
         own = [
             Life(buffer, first, last, memory.rounded(buffer.partition_bytes))

@@ -14,6 +14,7 @@ import numpy as np
 from opentrn.base import Trace, UsageError, declare
 from opentrn.isa import Instruction, Loop, Program
 from opentrn.sim import repeats, timing
+from opentrn.sim.accesses import accesses_of
 from opentrn.sim.depend import dependencies
 from opentrn.sim.flatten import columns_of, in_ticks
 from opentrn.sim.order import reordered
@@ -93,10 +94,11 @@ def rates_of(chip) -> Rates:
     )
 
 
-def prepare(program: Program, chip, trips: Any = None) -> Prepared:
+def prepare(program: Program, chip, trips: Any = None, fast: bool | None = None) -> Prepared:
     """Place the program's tiles and find its waits; remembered for the last few programs.
 
-    `trips`: the trip counts of loops bounded by registers, see `depend.dependencies`.
+    `trips`: the trip counts of loops bounded by registers, see `depend.dependencies`.  `fast`: as
+    in `timeline`; what is found is the same.
     """
     counts = tuple(trips) if trips is not None else ()
     key = (id(program), chip, tuple(_identity(one) for one in counts))
@@ -105,13 +107,28 @@ def prepare(program: Program, chip, trips: Any = None) -> Prepared:
         _PREPARED.move_to_end(key)
         return found
     with _collector_paused():
-        placement = place(program, chip)
-        flow = dependencies(program, placement, chip, counts)
+        if _compiled(len(program.body), fast):
+            placement, flow = _prepared_fast(program, chip, counts)
+        else:
+            placement = place(program, chip)
+            flow = dependencies(program, placement, chip, counts)
     made = Prepared(program, chip, placement, flow, rates_of(chip))
     _PREPARED[key] = made
     while len(_PREPARED) > _KEPT:
         _PREPARED.popitem(last=False)
     return made
+
+
+def _prepared_fast(program: Program, chip, counts: tuple) -> tuple[Placement, Flow]:
+    """As `place` and `dependencies`, by tables and compiled code where those know the program."""
+    table = accesses_of(program)
+    placement = place(program, chip, table and table.lifetimes())
+    flow = None
+    if table is not None:
+        from opentrn.sim import waits_fast
+
+        flow = waits_fast.dependencies(program, placement, chip, table)
+    return placement, flow or dependencies(program, placement, chip, counts)
 
 
 def _identity(trip: Any) -> tuple[int, int]:
@@ -151,7 +168,7 @@ def timeline(
     """
     if order not in ORDERS:
         raise UsageError(f"order={order!r} is not one of {', '.join(ORDERS)}", code="sim.order")
-    ready = prepare(reordered(program, chip) if order == "list" else program, chip, trips)
+    ready = prepare(reordered(program, chip) if order == "list" else program, chip, trips, fast)
     return Timeline(ready, alone(ready, fast))
 
 
@@ -168,17 +185,13 @@ def alone(ready: Prepared, fast: bool | None) -> Schedule | repeats.Prolonged:
 
 def scheduled(columns: Columns, rates: Rates, fast: bool | None) -> Schedule:
     """The schedule as arrays, by the compiled or the plain scheduler (see `timeline`)."""
-    if fast is None:
-        fast = len(columns.stream) >= _WORTH_COMPILING and _has_numba()
-    if not fast or _in_classes(columns):
+    if not _compiled(len(columns.stream), fast) or _in_classes(columns):
         with _collector_paused():
             found = timing.schedule(Columns(*(column.tolist() for column in columns)), rates)
         numbers = [np.array(array("d", column)) for column in found[:5]]
         return Schedule(*numbers, *(np.asarray(column, np.int64) for column in found[5:]))
-    try:
-        from opentrn.sim import timing_fast
-    except ImportError as error:
-        raise UsageError("Numba is not installed", code="sim.fast") from error
+    from opentrn.sim import timing_fast
+
     return timing_fast.schedule(columns, rates)
 
 
@@ -188,10 +201,15 @@ def _in_classes(columns: Columns) -> bool:
     return bool(len(classes)) and bool((classes != classes[0]).any())
 
 
-def _has_numba() -> bool:
+def _compiled(count: int, fast: bool | None) -> bool:
+    """Whether compiled code is used for so many instructions, see `timeline`."""
     from importlib.util import find_spec
 
-    return find_spec("numba") is not None
+    if fast is None:
+        return count >= _WORTH_COMPILING and find_spec("numba") is not None
+    if fast and find_spec("numba") is None:
+        raise UsageError("Numba is not installed", code="sim.fast")
+    return fast
 
 
 class Timeline:

@@ -1,0 +1,109 @@
+"""The accesses of a straight-line program as columns: which instruction touches which view.
+
+Reading millions of Python objects costs more than what is then done with them, so it is done once
+and in few passes: instructions are taken by form, whose operands are alike, and what depends on a
+view only is found once for each view.
+"""
+
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from opentrn.isa import Buffer, Loop, OperandForm, Program, RegIn, RegisterForm, RegOut, View
+from opentrn.sim.rows import READS, WRITES
+
+
+class Accesses(NamedTuple):
+    """Instructions by form, and their accesses in the order in which waits are looked for.
+
+    Access `a` of instruction `i` (`start[i]` ≤ a < `start[i + 1]`, reads first) touches
+    `views[view[a]]`; views are numbered by their first access.  `form[i]` is a number in `forms`,
+    which are in order of first use; `writes[a]` tells writes from reads.
+    """
+
+    forms: list
+    form: np.ndarray
+    start: np.ndarray
+    view: np.ndarray
+    writes: np.ndarray
+    views: list[View]
+
+    def lifetimes(self) -> dict[Buffer, tuple[int, int]]:
+        """As `place.lifetimes`."""
+        instance = np.repeat(np.arange(len(self.form)), np.diff(self.start))
+        # Of the accesses to one view the first comes first, and the last one overwrites.
+        last = np.zeros(len(self.views), np.int64)
+        last[self.view] = instance
+        first = np.zeros(len(self.views), np.int64)
+        first[self.view[::-1]] = instance[::-1]
+        found: dict[Buffer, tuple[int, int]] = {}
+        for view, begin, end in zip(self.views, first.tolist(), last.tolist(), strict=True):
+            if view.buffer.on_chip:
+                known = found.get(view.buffer)
+                life = (begin, end) if known is None else (known[0], max(end, known[1]))
+                found[view.buffer] = life
+        return found
+
+
+def accesses_of(program: Program) -> Accesses | None:
+    """The table of a program; None where it has device loops, registers or runtime indices."""
+    body = program.body
+    if not body or any(type(one) is Loop for one in body):
+        return None
+    forms = [one.form for one in body]
+    number = {form: n for n, form in enumerate(dict.fromkeys(forms))}
+    places = [_places(one) for one in number]
+    if any(one is None for one in places):
+        return None
+    form = np.fromiter(map(number.__getitem__, forms), np.int32, len(body))
+    counts = np.array([len(reads) + len(writes) for reads, writes in places], np.int64)
+    start = np.zeros(len(body) + 1, np.int64)
+    np.cumsum(counts[form], out=start[1:])
+    operands = [one.operands for one in body]
+    key, place, writes = _by_form(operands, form, start, places)
+    _, at, which = np.unique(key, return_index=True, return_inverse=True)
+    order = np.argsort(at)
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    at = at[order]
+    owner = np.searchsorted(start, at, side="right") - 1
+    views = [operands[i][n] for i, n in zip(owner.tolist(), place[at].tolist(), strict=True)]
+    if any(view.index is not None for view in views):
+        return None
+    return Accesses(list(number), form, start, rank[which], writes, views)
+
+
+def _places(form: Any) -> tuple[list[int], list[int]] | None:
+    """Which operands a form reads and writes in memory; None where it uses registers."""
+    reads: list[int] = []
+    writes: list[int] = []
+    for n, (declared, given) in enumerate(zip(form.operands.values(), form.given, strict=True)):
+        if isinstance(declared, RegIn | RegOut) or isinstance(given, RegisterForm):
+            return None
+        if isinstance(given, OperandForm):
+            reads += [n] * (declared.role in READS)
+            writes += [n] * (declared.role in WRITES)
+    return reads, writes
+
+
+def _by_form(operands: list, form: np.ndarray, start: np.ndarray, places: list) -> tuple:
+    """Of each access: what identifies its view, which operand it is, whether it is a write."""
+    key = np.empty(start[-1], np.int64)
+    place = np.empty(len(key), np.int16)
+    writes = np.empty(len(key), bool)
+    order = np.argsort(form, kind="stable")
+    ends = np.cumsum(np.bincount(form, minlength=len(places)))
+    begin = 0
+    for (reads, written), end in zip(places, ends.tolist(), strict=True):
+        rows = order[begin:end]
+        own = [operands[i] for i in rows.tolist()]
+        for k, n in enumerate(reads + written):
+            at = start[rows] + k
+            key[at] = np.fromiter(map(id, map(itemgetter(n), own)), np.int64, len(own))
+            place[at], writes[at] = n, k >= len(reads)
+        begin = end
+    return key, place, writes
+
+
+__all__ = ["Accesses", "accesses_of"]

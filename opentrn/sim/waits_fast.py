@@ -1,0 +1,327 @@
+"""The search for waits of `sim.depend` in a straight-line program, compiled by Numba.
+
+`sim.depend` is the specification; the waits found here are its waits, one by one.  Whether an
+access meets another follows from their regions, so it is found beforehand (`sim.regions`) and the
+search only follows numbers.  Numba is optional: nothing imports this unless it is installed.
+
+Records are those of `sim.overlaps`: of each region the last write, the last read of each engine,
+and the reads of DMAs; these, and what a tile inherits, are `nodes` of lists.  `state` is handed on
+together: stream, regions, buffers, meets, replaces, givers, nodes, edges, counts.
+"""
+
+import numpy as np
+from numba import njit
+
+from opentrn.isa import Program
+from opentrn.sim.accesses import Accesses
+from opentrn.sim.depend import Finder, take
+from opentrn.sim.place import Placement
+from opentrn.sim.regions import Regions, regions_of
+from opentrn.sim.tape import Flow, Part
+from opentrn.sim.timing import ENGINES, FREED, OWN, SEEN
+
+_N = len(ENGINES)
+_NODES, _EDGES, _SPILT = range(3)  # what `counts` counts: nodes, edges, whether they did not fit
+
+_compiled = njit(cache=True, nogil=True)
+
+
+def _record(names: str) -> list:
+    return [(name, np.int64) for name in names.split()]
+
+
+_REGION = np.dtype(
+    _record("buffer begin end whole write waited dmas")
+    + [("read", np.int64, (_N,)), ("read_waited", np.int64, (_N,))]
+)
+# `givers` to `givers_end` are the tiles whose bytes it takes over; heads of two lists of nodes.
+_BUFFER = np.dtype(_record("begin end givers givers_end opened writes reads"))
+_NODE = np.dtype(_record("number stream waited next"))
+
+
+def dependencies(program: Program, placement: Placement, chip, table: Accesses) -> Flow | None:
+    """As `depend.dependencies`; None for what only that one knows.
+
+    That is: tiles with explicit addresses, explicit waits, meetings of cores, constants that are
+    written, buffers with too many regions.
+    """
+    finder = Finder(program, placement, chip, ())
+    plans = [finder.plan(form) for form in table.forms]
+    fixed = any(buffer.address is not None for buffer in placement.slots)
+    if fixed or finder.latest or any(row.meets for row in finder.rows):
+        return None
+    unchanging = np.array([view.buffer in finder.unchanging for view in table.views], bool)
+    kept = ~unchanging[table.view]
+    if (table.writes & ~kept).any():
+        return None
+    counts = np.add.reduceat(np.append(kept, False), table.start[:-1]) * (np.diff(table.start) > 0)
+    start = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
+    regions = regions_of(table.views, np.flatnonzero(~unchanging))
+    if regions is None:
+        return None
+    stream = np.array([plan.stream for plan in plans], np.int64)[table.form]
+    accesses = start, regions.of_view[table.view[kept]], table.writes[kept]
+    edges, dep = _searched(stream, accesses, regions, placement)
+    banks = np.array([plan.banks for plan in plans], bool)[table.form]
+    bank_at, bits = _banks(finder, table, banks)
+    n = len(stream)
+    part = Part(
+        0, list(program.body), np.arange(n, dtype=np.int32), table.form, edges, dep, bank_at, bits
+    )
+    return Flow([part], finder.rows, ())
+
+
+def _banks(finder: Finder, table: Accesses, banks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The instructions that use PSUM banks, and which."""
+    of_view = np.array([finder.banks_of((view,)) for view in table.views], np.int64)
+    at = np.flatnonzero(banks)
+    if not len(at):
+        return at, at
+    begin, end = table.start[at], table.start[at + 1]
+    bits = np.zeros(len(at), np.int64)
+    for k in range(int((end - begin).max())):
+        some = begin + k < end
+        bits[some] |= of_view[table.view[(begin + k)[some]]]
+    return at, bits
+
+
+# ---------------------------------------------------------------------- tables
+
+
+def _searched(stream, accesses, regions: Regions, placement: Placement):
+    """Number of waits of each instruction, and the waits (see `tape.Part`)."""
+    start, region, writes = accesses
+    size = len(region) + 8 * len(regions.buffers) + 64
+    while True:
+        state = (stream, *_tables(regions, region, placement), np.zeros(size, _NODE),
+                 np.zeros(2 * size, np.int64), np.zeros(3, np.int64))  # fmt: skip
+        edges = np.zeros(len(stream), np.int32)
+        _run(state, start, region, writes, edges)
+        counts = state[8]
+        if not counts[_SPILT]:
+            return edges, state[7][: counts[_EDGES]].copy()
+        size *= 4
+
+
+def _tables(regions: Regions, region: np.ndarray, placement: Placement) -> tuple:
+    """Regions, buffers, meets, replaces and givers as the search begins."""
+    own = np.zeros(len(regions.buffer), _REGION)
+    own["buffer"], own["whole"] = regions.buffer, regions.whole
+    own["begin"], own["end"] = regions.low, regions.high
+    for name in ("write", "dmas", "read"):
+        own[name] = -1
+    buffers = np.zeros(len(regions.buffers), _BUFFER)
+    buffers["begin"], buffers["end"] = regions.begin[:-1], regions.begin[1:]
+    buffers["writes"] = buffers["reads"] = -1
+    # Buffers are numbered by their first access, so that is the order in which they are opened.
+    owners: dict[tuple[str, int], list] = {}
+    givers: list[int] = []
+    for number, buffer in enumerate(regions.buffers):
+        buffers["givers"][number] = len(givers)
+        slot = placement.slots.get(buffer)
+        if slot is not None:
+            taken = dict.fromkeys(
+                owner
+                for lane in placement.lanes(buffer)
+                for owner in take(
+                    owners.setdefault((buffer.space, lane), []),
+                    number,
+                    slot.address,
+                    slot.address + slot.nbytes,
+                )
+            )
+            givers += taken
+        buffers["givers_end"][number] = len(givers)
+    return own, buffers, regions.meets, regions.replaces, np.array(givers, np.int64)
+
+
+# ---------------------------------------------------------------------- the search
+
+
+@_compiled
+def _run(state, start, region, writes, edges):
+    """All instructions in program order."""
+    stream, regions, buffers, counts = state[0], state[1], state[2], state[8]
+    for i in range(len(stream)):
+        first = counts[_EDGES]
+        for a in range(start[i], start[i + 1]):
+            r = region[a]
+            b = regions[r]["buffer"]
+            if not buffers[b]["opened"]:
+                _open(state, b)
+            if writes[a]:
+                _write(state, r, b, i, stream[i])
+            else:
+                _read(state, r, b, i, stream[i])
+        if counts[_SPILT]:
+            return
+        _prune(state, first)
+        edges[i] = counts[_EDGES] - first
+
+
+@_compiled
+def _edge(state, producer, kind):
+    """One more wait."""
+    edges, counts = state[7], state[8]
+    if counts[_EDGES] == len(edges):
+        counts[_SPILT] = 1
+        return
+    edges[counts[_EDGES]] = 4 * producer + kind
+    counts[_EDGES] += 1
+
+
+@_compiled
+def _node(state, number, stream, behind):
+    """A node before `behind`; its number."""
+    nodes, counts = state[6], state[8]
+    n = counts[_NODES]
+    if n == len(nodes):
+        counts[_SPILT] = 1
+        return behind
+    nodes[n]["number"], nodes[n]["stream"] = number, stream
+    nodes[n]["waited"], nodes[n]["next"] = 0, behind
+    counts[_NODES] += 1
+    return n
+
+
+@_compiled
+def _open(state, b):
+    """The first access to a buffer: it inherits what nobody waited for (see `Ledger.inherit`)."""
+    stream, regions, buffers, givers = state[0], state[1], state[2], state[5]
+    own = buffers[b]
+    own["opened"] = 1
+    for g in range(own["givers"], own["givers_end"]):
+        giver = buffers[givers[g]]
+        for r in range(giver["begin"], giver["end"]):
+            record = regions[r]
+            if record["write"] >= 0 and not record["waited"]:
+                number = record["write"]
+                own["writes"] = _node(state, number, stream[number], own["writes"])
+            for engine in range(_N):
+                if record["read"][engine] >= 0 and not record["read_waited"][engine]:
+                    own["reads"] = _node(state, record["read"][engine], engine, own["reads"])
+            own["reads"] = _handed_on(state, record["dmas"], own["reads"])
+        own["writes"] = _handed_on(state, giver["writes"], own["writes"])
+        own["reads"] = _handed_on(state, giver["reads"], own["reads"])
+
+
+@_compiled
+def _handed_on(state, node, behind):
+    """The nodes of a list that nobody waited for, before `behind`."""
+    nodes = state[6]
+    while node >= 0:
+        if not nodes[node]["waited"]:
+            behind = _node(state, nodes[node]["number"], nodes[node]["stream"], behind)
+        node = nodes[node]["next"]
+    return behind
+
+
+@_compiled
+def _read(state, r, b, i, stream):
+    """Wait for the writers of what is read, and remember the read (`Finder.read`)."""
+    streams, regions, buffers, nodes = state[0], state[1], state[2], state[6]
+    bit, record, own = 1 << stream, regions[r], buffers[b]
+    node = own["writes"]
+    while node >= 0:
+        if not nodes[node]["waited"] & bit:
+            nodes[node]["waited"] |= bit
+            same = nodes[node]["stream"] == stream and stream < _N
+            _edge(state, nodes[node]["number"], OWN if same else SEEN)
+        node = nodes[node]["next"]
+    for k in range(record["begin"], record["end"]):
+        other = regions[own["begin"] + state[3][k]]
+        if other["write"] >= 0 and not other["waited"] & bit:
+            other["waited"] |= bit
+            same = streams[other["write"]] == stream and stream < _N
+            _edge(state, other["write"], OWN if same else SEEN)
+    if stream < _N:
+        record["read"][stream], record["read_waited"][stream] = i, 0
+    elif record["dmas"] < 0 or nodes[record["dmas"]]["number"] != i:
+        record["dmas"] = _node(state, i, stream, record["dmas"])
+
+
+@_compiled
+def _write(state, r, b, i, stream):
+    """Wait for the readers and writers of what is written; remember it (`Finder.write_part`)."""
+    regions, buffers = state[1], state[2]
+    bit, record, own = 1 << stream, regions[r], buffers[b]
+    _listed(state, own["reads"], i, stream, FREED)
+    _listed(state, own["writes"], i, stream, SEEN)
+    for k in range(record["begin"], record["end"]):
+        other, replaced = regions[own["begin"] + state[3][k]], state[4][k]
+        for engine in range(_N):
+            producer, waited = other["read"][engine], other["read_waited"][engine]
+            if producer >= 0 and producer != i and engine != stream and not waited & bit:
+                other["read_waited"][engine] |= bit
+                _edge(state, producer, FREED)
+            if replaced:
+                other["read"][engine] = -1
+        _listed(state, other["dmas"], i, stream, FREED)
+        if replaced:
+            other["dmas"] = -1
+        _written(state, other, i, stream)
+        if replaced:
+            other["write"] = -1
+    if record["whole"]:
+        own["writes"] = own["reads"] = -1
+    record["write"], record["waited"] = i, 0
+
+
+@_compiled
+def _written(state, other, i, stream):
+    """Wait for the last write of a region that is written again."""
+    producer, bit = other["write"], 1 << stream
+    if producer < 0 or producer == i or other["waited"] & bit:
+        return
+    if state[0][producer] != stream or stream >= _N:
+        other["waited"] |= bit
+        _edge(state, producer, SEEN)
+
+
+@_compiled
+def _listed(state, node, i, stream, kind):
+    """Wait for the accesses of a list, in front of a write."""
+    nodes, bit = state[6], 1 << stream
+    while node >= 0:
+        known = nodes[node]
+        orders = known["stream"] != stream or stream >= _N
+        if orders and known["number"] != i and not known["waited"] & bit:
+            known["waited"] |= bit
+            _edge(state, known["number"], kind)
+        node = known["next"]
+
+
+@_compiled
+def _prune(state, first):
+    """One wait for each engine and kind, of three or more; all in order (`Finder.pruned`)."""
+    stream, edges, counts = state[0], state[7], state[8]
+    end = counts[_EDGES]
+    for k in range(first + 1, end):
+        code, at = edges[k], k
+        while at > first and edges[at - 1] > code:
+            edges[at] = edges[at - 1]
+            at -= 1
+        edges[at] = code
+    if end - first < 3:
+        return
+    kept = first
+    for k in range(first, end):
+        if not _surpassed(stream, edges, k, end):
+            edges[kept] = edges[k]
+            kept += 1
+    counts[_EDGES] = kept
+
+
+@_compiled
+def _surpassed(stream, edges, k, end):
+    """Whether a later wait of a sorted list is for the same engine (or transfer) and kind."""
+    producer, kind = edges[k] >> 2, edges[k] & 3
+    for other in range(k + 1, end):
+        if edges[other] & 3 == kind:
+            same = stream[edges[other] >> 2] == stream[producer] and stream[producer] < _N
+            if same or edges[other] >> 2 == producer:
+                return True
+    return False
+
+
+__all__ = ["dependencies"]
