@@ -33,6 +33,43 @@ def _close(value: Value, wanted: float) -> bool:
     return found is not None and math.isclose(found, wanted, rel_tol=1e-6)
 
 
+class FindSoftmax(Rule):
+    """exp(x - max x) / Σ exp(x - max x) → softmax(x), as JAX and TensorFlow spell it"""
+
+    private = True
+
+    def find(p: PatternBuilder, x: Pattern) -> Pattern:
+        top = p.reduce(x, kind="maximum", bind="top")
+        grown = p.exponential(x - p.broadcast_in_dim(top, bind="down"))
+        total = p.reduce(grown, kind="add", bind="total")
+        return grown / p.broadcast_in_dim(total, bind="across")
+
+    def when(x: Value, top: Value, total: Value, down: Value, across: Value) -> bool | no:
+        axes = top.attrs.dimensions
+        if len(axes) != 1 or total.attrs.dimensions != axes:
+            return no("maximum and sum are not along one axis")
+        kept = tuple(a for a in range(x.rank) if a != axes[0])
+        plain = down.attrs.dimensions == kept == across.attrs.dimensions
+        return plain or no("maximum or sum is spread along another axis")
+
+    def make(g: Builder, x: Value, top: Value) -> Value:
+        return g.softmax(x, axis=top.attrs.dimensions[0])
+
+    def _spelled(g: Builder, over: int, along: int) -> Value:
+        x = g.input("x", (4, 4, 4))
+        kept = tuple(a for a in range(3) if a != along)
+        top = g.reduce(x, kind="maximum", dimensions=over)
+        grown = g.exponential(x - g.broadcast_in_dim(top, shape=x.shape, dimensions=kept))
+        total = g.reduce(grown, kind="add", dimensions=over)
+        return grown / g.broadcast_in_dim(total, shape=x.shape, dimensions=kept)
+
+    def sample(g: Builder) -> Value:
+        return FindSoftmax._spelled(g, 1, 1)
+
+    def refuse(g: Builder) -> Value:
+        return FindSoftmax._spelled(g, 1, 2)
+
+
 class FindRmsNorm(Rule):
     """x · rsqrt(Σx²·(1/n) + ε) → rms_norm(x), as Llama-like models spell it"""
 
@@ -304,7 +341,8 @@ def _repeats_heads(x: Value, spread: Value, q: Value) -> bool:
 
 
 RECOGNISE = (
-    FindSilu, FindRmsNorm, NarrowRmsNorm, WeighRmsNorm, FindMaskedAttention, FindAttention,
+    FindSilu, FindSoftmax, FindRmsNorm, NarrowRmsNorm, WeighRmsNorm, FindMaskedAttention,
+    FindAttention,
 )
 
 # For back ends whose attention takes `causal` and fewer key heads than query heads.

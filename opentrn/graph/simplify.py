@@ -10,7 +10,7 @@ from opentrn.graph.data import Data
 from opentrn.graph.evaluate import run
 from opentrn.graph.ir import Graph, Value, relocate, remake
 from opentrn.graph.ops.define import TupleType
-from opentrn.graph.rules import Pattern, PatternBuilder, Rule, no
+from opentrn.graph.rules import Pattern, PatternBuilder, Rule, no, splat_of
 
 FOLD_BYTES = 4 << 20
 GENERATED = ("iota", "broadcast_in_dim")  # NumPy holds these as views, whatever their size
@@ -213,10 +213,31 @@ class NegateTwice(Rule):
         return g.negate(g.negate(g.input("x", (4, 5))))
 
 
+class MaximumWithLeast(Rule):
+    """max(x, -∞) → x, as JAX guards the maximum of nothing"""
+
+    def find(p: PatternBuilder, x: Pattern) -> Pattern:
+        return p.maximum(x, p.splat("least"))
+
+    def when(x: Value, least: Value) -> bool | no:
+        none = x.dtype.kind == "float" and splat_of(least) == -np.inf
+        return none or no("something may be smaller")
+
+    def make(g: Builder, x: Value) -> Value:
+        return x
+
+    def sample(g: Builder) -> Value:
+        x = g.input("x", (4, 6))
+        return g.maximum(g.like(x, -np.inf), x)
+
+    def refuse(g: Builder) -> Value:
+        return g.maximum(g.input("x", (4, 6)), 0.0)
+
+
 CLEAN = (
     ReshapeTwice, ReshapeNothing, TransposeTwice, TransposeNothing, ConvertNothing,
     ConvertThereAndBack, BroadcastNothing, SliceNothing, TimesOne, DivideOne, PlusZero,
-    NegateTwice,
+    NegateTwice, MaximumWithLeast,
 )
 
 
