@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 from opentrn.base import UnsupportedError, declare
@@ -282,6 +283,19 @@ def _scatter(value: Value) -> Use | no:
         options = {"kind": "steps", "steps": steps}
         why = "a DMA scatter of rows, those of one place in turn"
     return Use(value, kernels.scatter_rows, (table, ids, rows), options, why, (0, 2))
+
+
+@choice("dynamic_update_slice")
+def _update(value: Value) -> Use | no:
+    x, part, *starts = value.args
+    if not x.shape:
+        return no("it writes a scalar")
+    rooms = [n - w for n, w in zip(x.shape, part.shape, strict=True)]
+    moved = [axis for axis, room in enumerate(rooms) if room] or [0]
+    strides = tuple(prod(x.shape[axis + 1 :]) for axis in moved)
+    args = (x, part, tuple(starts[axis] for axis in moved))
+    options = {"rooms": tuple(rooms[axis] for axis in moved), "strides": strides}
+    return Use(value, kernels.update_slice, args, options, "a DMA to a place the data say")
 
 
 @choice("reduce_with", "reduce_window_with", "select_and_scatter", "sort_with")

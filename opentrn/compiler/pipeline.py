@@ -22,6 +22,7 @@ from opentrn.compiler.precision import precision
 from opentrn.compiler.products import PRODUCTS
 from opentrn.compiler.regions import REGIONS
 from opentrn.compiler.spell import SPELL
+from opentrn.compiler.wide import WIDE
 from opentrn.compiler.windows import WINDOWS
 from opentrn.graph import (
     OPS,
@@ -147,7 +148,7 @@ def _place(state: State) -> None:
     state.memory = place_hbm(state.program)
 
 
-SPELLING = (*SPELL, *WINDOWS, *REGIONS, *WRAP, *PLACES, *PRODUCTS, *DILATION)
+SPELLING = (*SPELL, *WINDOWS, *REGIONS, *WIDE, *WRAP, *PLACES, *PRODUCTS, *DILATION)
 FUSED = frozenset({"linear", "linear_norm", "chain"})
 UNFUSED = frozenset(OPS) - FUSED
 SPELLED = UNFUSED - {"iota", "reverse", "dynamic_slice"}

@@ -24,6 +24,29 @@ class ReduceNothing(Rule):
         return g.reduce(g.input("x", (2, 3)), kind="add", dimensions=1)
 
 
+class WriteNothing(Rule):
+    """dynamic_update_slice of no elements → x"""
+
+    def find(p: PatternBuilder) -> Pattern:
+        return p.dynamic_update_slice(bind="written")
+
+    def when(written: Value) -> bool | no:
+        return not written.args[1].size or no("something is written")
+
+    def make(g: Builder, written: Value) -> Value:
+        return written.args[0]
+
+    def _written(g: Builder, size: int) -> Value:
+        x, update = g.input("x", (4,)), g.input("update", (size,))
+        return g.dynamic_update_slice(x, update, g.input("at", (), "int32"))
+
+    def sample(g: Builder) -> Value:
+        return WriteNothing._written(g, 0)
+
+    def refuse(g: Builder) -> Value:
+        return WriteNothing._written(g, 2)
+
+
 class SortOverLast(Rule):
     """sort along another axis → along the last, of a transposed view; of bool as integers"""
 
@@ -75,6 +98,6 @@ class TopKToSort(Rule):
         return g.top_k(g.input("x", (3, 9)), 3)
 
 
-PLACES = (ReduceNothing, SortOverLast, TopKToSort)
+PLACES = (ReduceNothing, WriteNothing, SortOverLast, TopKToSort)
 
 __all__ = ["PLACES"]

@@ -153,3 +153,34 @@ def test_fewer_bits_are_those_of_the_format(exponent, mantissa, like):
     plain = ~(np.abs(x) < 2 * least)
     np.testing.assert_array_equal(found[plain], wanted[plain])
     assert not found[np.abs(found) < least].any()
+
+
+@pytest.mark.parametrize("new", [*KINDS, "int64"])
+@pytest.mark.parametrize("old", [*KINDS, "int64"])
+def test_integers_of_other_sizes_and_signs_wrap_around(old, new):
+    x = edges("int32" if old == "int64" else old)
+    if new == "int64":
+        x = x[x <= np.iinfo(np.int32).max]
+    (found,), _ = on_chip(lambda v: g.convert(v, dtype=new), x.astype(old))
+    np.testing.assert_array_equal(found.astype(np.int64), [wrapped(n, new) for n in x.tolist()])
+
+
+@pytest.mark.parametrize(("left", "right", "result"), [
+    ("int32", "int32", "int32"), ("uint32", "uint32", "uint32"), ("int8", "int8", "int32"),
+    ("int8", "uint32", "uint32"), ("int16", "uint8", "int16"), ("uint16", "int16", "int32"),
+])  # fmt: skip
+def test_products_of_integers_are_exact(left, right, result):
+    """Over 300 products, of the largest numbers too, modulo what the result holds."""
+    random = np.random.default_rng(0)
+    ends = [np.iinfo(kind) for kind in (left, right)]
+    x, y = (random.integers(e.min, e.max, shape, np.int64, endpoint=True)
+            for e, shape in zip(ends, ((3, 300), (300, 4)), strict=True))  # fmt: skip
+    x[0], y[:, 0] = ends[0].min, ends[1].max
+    exact = x.astype(object) @ y.astype(object)
+    wanted = np.vectorize(lambda n: wrapped(n, result))(exact)
+    (found,), _ = on_chip(
+        lambda a, b: g.dot_general(g.cast(a, result), g.cast(b, result), lhs_contracting=1,
+                                   rhs_contracting=0),
+        x.astype(left), y.astype(right),
+    )  # fmt: skip
+    np.testing.assert_array_equal(found.astype(np.int64), wanted)

@@ -179,3 +179,19 @@ def test_angles_of_points():
         found, np.arctan2(y.astype(np.float64), x.astype(np.float64)), 3e-7, 3e-7
     )
     np.testing.assert_array_equal(np.signbit(found), np.signbit(np.arctan2(y, x)))
+
+
+@pytest.mark.parametrize("kind", ["float32", "uint8", "bool"])
+def test_a_slice_is_written_where_the_data_say(kind):
+    """Pushed inside at both ends; the places in three integer dtypes."""
+    x = whole(4, 5, 6, kind=kind) if kind != "bool" else normal(4, 5, 6) > 0
+    part = whole(2, 5, 3, seed=1, kind=kind) if kind != "bool" else normal(2, 5, 3, seed=1) > 0
+    for first, last in ((0, 0), (1, 2), (3, 9), (-4, 3)):
+        a, b = min(max(first, 0), 2), min(max(last, 0), 3)
+        wanted = x.copy()
+        wanted[a : a + 2, :, b : b + 3] = part
+        (found,), _ = on_chip(
+            lambda v, p, i, j, k: g.dynamic_update_slice(v, p, i, j, k), x, part,
+            np.int32(first).reshape(()), np.int32(7).reshape(()), np.int32(last).reshape(()),
+        )  # fmt: skip
+        np.testing.assert_array_equal(found, wanted)

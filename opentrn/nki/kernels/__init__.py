@@ -17,7 +17,7 @@ from opentrn.nki.kernels.norms import layer_norm, rms_norm, softmax
 from opentrn.nki.kernels.operations import OPERATIONS
 from opentrn.nki.kernels.ordering import LONGEST_SORT, sort
 from opentrn.nki.kernels.reduction import reduce
-from opentrn.nki.kernels.scattering import scatter_rows
+from opentrn.nki.kernels.scattering import scatter_rows, update_slice
 
 __all__ = [
     "LONGEST_SORT",
@@ -39,5 +39,6 @@ __all__ = [
     "sort",
     "to_register",
     "transpose",
+    "update_slice",
     "write",
 ]

@@ -466,8 +466,13 @@ def convert(operands, dtype):
         # Saturates at the ends of the dtype, then of the 32-bit integer it is held in.
         return Value(cast(cast(truncated(x), target), wide), wide.kind)
     if target.itemsize < 4 and x.kind != "bool":
-        return Value(_low_bits(cast(x.tile, nl.int32), target), wide.kind)
-    return Value(cast(x.tile, wide), wide.kind)
+        return Value(_low_bits(_as_bits(x.tile, nl.int32), target), wide.kind)
+    return Value(_as_bits(x.tile, wide), wide.kind)
+
+
+def _as_bits(tile, dtype):
+    """Integers as 32-bit ones of another sign: the same bits, where engines would saturate."""
+    return tile.view(dtype) if tile.dtype in (nl.int32, nl.uint32) else cast(tile, dtype)
 
 
 def _low_bits(tile, target):

@@ -1,5 +1,7 @@
 """Rows written to, or combined in, at places that the data say."""
 
+from math import prod
+
 from opentrn.nki import isa as nisa
 from opentrn.nki import language as nl
 from opentrn.nki.jit import jit
@@ -132,4 +134,27 @@ def _turns(same):
     return turn, nisa.register_alloc(count)
 
 
-__all__ = ["scatter_rows"]
+@jit
+def update_slice(x, part, starts, rooms, strides):
+    """A copy of x with `part`, of its rank, written where `starts` (integers, held between 0 and
+    `rooms`) say: place n counts `strides[n]` elements of x."""
+    out = nl.ndarray(x.shape, x.dtype, nl.shared_hbm)
+    nisa.dma_copy(out, x)
+    place = None
+    for start, room, stride in zip(starts, rooms, strides, strict=True):
+        tile = nl.ndarray((1, 1), start.dtype, nl.sbuf)
+        nisa.dma_copy(tile, start)
+        held = (("clamp", 0, ("in", 0), room), ("convert", ("step", 0), nl.int32),
+                ("multiply", ("step", 1), stride))  # fmt: skip
+        one = evaluate([Value.read(tile, start.dtype)], held, nl.int32)
+        if place is not None:
+            nisa.tensor_tensor(one, one, place, nl.add)
+        place = one
+    steps = [[stride, count] for (stride, _), count
+             in zip(out.get_pattern(), part.shape, strict=True)]  # fmt: skip
+    flat = out.reshape((prod(x.shape),))
+    nisa.dma_copy(flat.ap(steps, scalar_offset=place), part)
+    return out
+
+
+__all__ = ["scatter_rows", "update_slice"]
