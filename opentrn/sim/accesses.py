@@ -18,8 +18,8 @@ class Accesses(NamedTuple):
     """Instructions by form, and their accesses in the order in which waits are looked for.
 
     Access `a` of instruction `i` (`start[i]` ≤ a < `start[i + 1]`, reads first) touches
-    `views[view[a]]`; views are numbered by their first access.  `form[i]` is a number in `forms`,
-    which are in order of first use; `writes[a]` tells writes from reads.
+    `views[view[a]]`; `writes[a]` tells writes from reads.  `form[i]` is a number in `forms`,
+    `buffer[v]` that of a view's buffer in `buffers`; all are numbered by their first use.
     """
 
     forms: list
@@ -28,28 +28,29 @@ class Accesses(NamedTuple):
     view: np.ndarray
     writes: np.ndarray
     views: list[View]
+    buffer: np.ndarray
+    buffers: list[Buffer]
 
     def lifetimes(self) -> dict[Buffer, tuple[int, int]]:
         """As `place.lifetimes`."""
         instance = np.repeat(np.arange(len(self.form)), np.diff(self.start))
-        # Of the accesses to one view the first comes first, and the last one overwrites.
-        last = np.zeros(len(self.views), np.int64)
-        last[self.view] = instance
-        first = np.zeros(len(self.views), np.int64)
-        first[self.view[::-1]] = instance[::-1]
-        found: dict[Buffer, tuple[int, int]] = {}
-        for view, begin, end in zip(self.views, first.tolist(), last.tolist(), strict=True):
-            if view.buffer.on_chip:
-                known = found.get(view.buffer)
-                life = (begin, end) if known is None else (known[0], max(end, known[1]))
-                found[view.buffer] = life
-        return found
+        # Of what is assigned to one place the last one stays.
+        last_of_view = np.empty(len(self.views), np.int64)
+        last_of_view[self.view] = instance
+        last = np.zeros(len(self.buffers), np.int64)
+        np.maximum.at(last, self.buffer, last_of_view)
+        first = np.empty(len(self.buffers), np.int64)
+        first[self.buffer[self.view[::-1]]] = instance[::-1]
+        lives = zip(self.buffers, first.tolist(), last.tolist(), strict=True)
+        return {buffer: (begin, end) for buffer, begin, end in lives if buffer.on_chip}
 
 
 def accesses_of(program: Program) -> Accesses | None:
-    """The table of a program; None where it has device loops, registers or runtime indices."""
+    """The table of a program; None where it has device loops, registers, runtime indices or
+    explicit waits.
+    """
     body = program.body
-    if not body or any(type(one) is Loop for one in body):
+    if not body or any(type(one) is Loop or one.after for one in body):
         return None
     forms = [one.form for one in body]
     number = {form: n for n, form in enumerate(dict.fromkeys(forms))}
@@ -71,7 +72,10 @@ def accesses_of(program: Program) -> Accesses | None:
     views = [operands[i][n] for i, n in zip(owner.tolist(), place[at].tolist(), strict=True)]
     if any(view.index is not None for view in views):
         return None
-    return Accesses(list(number), form, start, rank[which], writes, views)
+    buffers = [view.buffer for view in views]
+    known = {buffer: n for n, buffer in enumerate(dict.fromkeys(buffers))}
+    buffer = np.fromiter(map(known.__getitem__, buffers), np.int64, len(buffers))
+    return Accesses(list(number), form, start, rank[which], writes, views, buffer, list(known))
 
 
 def _places(form: Any) -> tuple[list[int], list[int]] | None:

@@ -131,6 +131,11 @@ def dependencies(program: Program, placement: Placement, chip, trips: Any = ()) 
     are entered.  Raises UsageError `sim.trips` when one is missing.
     """
     finder = Finder(program, placement, chip, trips)
+    for one in program.instructions():
+        if one.after:
+            finder.latest.update((id(other), -1) for other in one.after)
+    if finder.latest:
+        _check_order(program)
     finder.walk(program.body)
     return finder.tape.flow(finder.rows)
 
@@ -177,11 +182,6 @@ class Finder:
         self.engines: dict[int, dict[int, int]] = {}  # by id of a loop, see `loop_engines`
         fixed = set(program.inputs) | set(program.constants)
         self.unchanging = fixed - set(program.mutated) - set(program.outputs)
-        for one in program.instructions():
-            if one.after:
-                self.latest.update((id(other), -1) for other in one.after)
-        if self.latest:
-            _check_order(program)
 
     # ------------------------------------------------------------ forms and loops
 

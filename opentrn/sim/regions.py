@@ -8,7 +8,8 @@ from opentrn.isa import Buffer, View
 from opentrn.sim.overlaps import Box, Shapes
 
 _MOST = 20_000  # regions of one buffer
-_JUDGED = 200_000  # pairs of regions that are not dense, of one kind of buffer
+_JUDGED = 200_000  # pairs of regions that are not dense
+_AT_ONCE = 1_000_000  # pairs of regions compared in one step
 
 
 class Regions(NamedTuple):
@@ -43,28 +44,36 @@ def regions_of(views: list[View], used: np.ndarray) -> Regions | None:
 
     None where a buffer has too many of them, or too many that are not dense.
     """
-    shapes, of_view = Shapes(), np.zeros(len(views), np.int64)
-    boxes: dict[Buffer, dict[Any, tuple[Box, View]]] = {}
-    keys = []
+    shapes, kinds = Shapes(), _Kinds()
+    known: dict[Buffer, dict[Any, int]] = {}
+    own: dict[Buffer, list[tuple[Box, View]]] = {}
+    at = []
     for n in used.tolist():
         view = views[n]
-        box = shapes.box(view)
-        boxes.setdefault(view.buffer, {}).setdefault(box.key, (box, view))
-        keys.append((view.buffer, box.key))
-    kinds = _Kinds()
-    found, base, numbers = [], [0], {}
-    for buffer, own in boxes.items():
-        kind = kinds.of(buffer, own)
-        if kind is None:
-            return None
-        found.append(kind)
-        numbers.update(((buffer, key), base[-1] + k) for k, key in enumerate(own))
-        base.append(base[-1] + len(own))
-    of_view[used] = [numbers[key] for key in keys]
-    begin = np.array(base, np.int64)
+        box, buffer = shapes.box(view), view.buffer
+        # On chip a box stands for its key: `Shapes` makes one for each.
+        key = id(box) if buffer.on_chip else box.key
+        numbers = known.get(buffer)
+        if numbers is None:
+            numbers, own[buffer] = {}, []
+            known[buffer] = numbers
+        number = numbers.get(key)
+        if number is None:
+            number = numbers[key] = len(numbers)
+            own[buffer].append((box, view))
+        at.append(number)
+    found = [kinds.of(buffer, known[buffer], pairs) for buffer, pairs in own.items()]
+    if any(kind is None for kind in found):
+        return None
+    begin = np.zeros(len(own) + 1, np.int64)
+    np.cumsum([len(pairs) for pairs in own.values()], out=begin[1:])
+    place = {buffer: n for n, buffer in enumerate(own)}
+    base = begin[[place[views[n].buffer] for n in used.tolist()]]
+    of_view = np.zeros(len(views), np.int64)
+    of_view[used] = base + at
     whole, low, high = (np.concatenate(column) for column in zip(*found, strict=True))
-    buffer = np.repeat(np.arange(len(found)), np.diff(begin))
-    return Regions(list(boxes), begin, buffer, whole, low, high, *kinds.lists(), of_view)
+    buffer_of = np.repeat(np.arange(len(found)), np.diff(begin))
+    return Regions(list(own), begin, buffer_of, whole, low, high, *kinds.lists(), of_view)
 
 
 class _Kinds:
@@ -80,42 +89,54 @@ class _Kinds:
         """`Regions.meets` and `Regions.replaces`."""
         return np.concatenate(self.meets), np.concatenate(self.replaces)
 
-    def of(self, buffer: Buffer, own: dict) -> _Kind | None:
-        """The kind of a buffer accessed in the regions `own`."""
+    def of(self, buffer: Buffer, keys: Any, own: list[tuple[Box, View]]) -> _Kind | None:
+        """The kind of a buffer accessed in the regions `own`, which have these keys."""
         if not buffer.on_chip:
-            return self._made(list(own.values()))
-        key = (buffer.partition_bytes, buffer.shape[0], *own)
+            return self._made(own)
+        key = (buffer.partition_bytes, buffer.shape[0], *keys)
         if key not in self.known:
-            self.known[key] = self._made(list(own.values()))
+            self.known[key] = self._made(own)
         return self.known[key]
 
     def _made(self, own: list[tuple[Box, View]]) -> _Kind | None:
-        count = len(own)
-        if count > _MOST:
+        if len(own) > _MOST:
             return None
-        r0, r1, c0, c1, exact, covers, whole, _ = (
-            np.array(column) for column in zip(*(box[:7] + (0,) for box, _ in own), strict=True)
-        )
-        low, meets, replaces, judged = [self.count], [], [], 0
-        for k in range(count):
-            near = (r0 < r1[k]) & (r0[k] < r1) & (c0 < c1[k]) & (c0[k] < c1)
-            near = near | whole | whole[k]
-            for other in np.flatnonzero(near & ~(exact & exact[k]) & ~whole & ~whole[k]).tolist():
-                judged += 1
-                near[other] = other == k or own[k][1].overlaps(own[other][1])
-            if judged > _JUDGED:
+        boxes = np.array([box[:4] for box, _ in own], np.int64)
+        flags = np.array([box[4:7] for box, _ in own], bool)
+        counts, rows = [], max(1, _AT_ONCE // len(own))
+        for low in range(0, len(own), rows):
+            chosen = slice(low, low + rows)
+            one, other, replaces, doubtful = _pairs(boxes, flags, chosen)
+            if len(doubtful) > _JUDGED:
                 return None
-            inside = (r0[k] <= r0) & (r1 <= r1[k]) & (c0[k] <= c0) & (c1 <= c1[k]) & ~whole
-            inside = (inside & covers[k]) | whole[k]
-            inside[k] = True
-            met = np.flatnonzero(near)
-            meets.append(met)
-            replaces.append(inside[met])
-            low.append(low[-1] + len(met))
-        self.meets += meets
-        self.replaces += replaces
-        self.count = low[-1]
-        return _Kind(whole.astype(bool), np.array(low[:-1]), np.array(low[1:]))
+            met = np.ones(len(one), bool)
+            for k in doubtful.tolist():
+                met[k] = own[one[k]][1].overlaps(own[other[k]][1])
+            self.meets.append(other[met])
+            self.replaces.append(replaces[met])
+            counts.append(np.bincount(one[met] - low, minlength=len(boxes[chosen])))
+        ends = self.count + np.cumsum(np.concatenate(counts))
+        begins = np.concatenate(([self.count], ends[:-1]))
+        self.count = int(ends[-1])
+        return _Kind(flags[:, 2], begins, ends)
+
+
+def _pairs(boxes: np.ndarray, flags: np.ndarray, chosen: slice) -> tuple[np.ndarray, ...]:
+    """`(one, other, replaces, doubtful)`: pairs of the chosen regions with all whose boxes meet.
+
+    `doubtful` are the places of those pairs for which the boxes do not decide.
+    """
+    r0, r1, c0, c1 = (column[:, None] for column in boxes[chosen].T)
+    exact, covers, whole = (column[:, None] for column in flags[chosen].T)
+    others, dense, all_of = boxes.T, flags[:, 0], flags[:, 2]
+    meets = (r0 < others[1]) & (others[0] < r1) & (c0 < others[3]) & (others[2] < c1)
+    inside = (r0 <= others[0]) & (others[1] <= r1) & (c0 <= others[2]) & (others[3] <= c1)
+    row, other = np.nonzero(meets | whole | all_of)
+    one = row + chosen.start
+    decided = (exact & dense) | whole | all_of
+    replaces = (inside & covers & ~all_of) | whole
+    doubtful = np.flatnonzero(~decided[row, other] & (one != other))
+    return one, other, replaces[row, other] | (one == other), doubtful
 
 
 __all__ = ["Regions", "regions_of"]

@@ -42,15 +42,15 @@ _NODE = np.dtype(_record("number stream waited next"))
 def dependencies(program: Program, placement: Placement, chip, table: Accesses) -> Flow | None:
     """As `depend.dependencies`; None for what only that one knows.
 
-    That is: tiles with explicit addresses, explicit waits, meetings of cores, constants that are
-    written, buffers with too many regions.
+    That is: tiles with explicit addresses, meetings of cores, constants that are written, buffers
+    with too many regions.
     """
     finder = Finder(program, placement, chip, ())
     plans = [finder.plan(form) for form in table.forms]
     fixed = any(buffer.address is not None for buffer in placement.slots)
-    if fixed or finder.latest or any(row.meets for row in finder.rows):
+    if fixed or any(row.meets for row in finder.rows):
         return None
-    unchanging = np.array([view.buffer in finder.unchanging for view in table.views], bool)
+    unchanging = np.array([b in finder.unchanging for b in table.buffers], bool)[table.buffer]
     kept = ~unchanging[table.view]
     if (table.writes & ~kept).any():
         return None
@@ -73,7 +73,10 @@ def dependencies(program: Program, placement: Placement, chip, table: Accesses) 
 
 def _banks(finder: Finder, table: Accesses, banks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The instructions that use PSUM banks, and which."""
-    of_view = np.array([finder.banks_of((view,)) for view in table.views], np.int64)
+    of_view = np.zeros(len(table.views), np.int64)
+    psum = np.array([buffer.space == "psum" for buffer in table.buffers], bool)
+    for n in np.flatnonzero(psum[table.buffer]).tolist():
+        of_view[n] = finder.banks_of((table.views[n],))
     at = np.flatnonzero(banks)
     if not len(at):
         return at, at
