@@ -174,10 +174,17 @@ def _holds_loops(region: Region) -> bool:
 
 
 def trips(cond: Region, body: Region, args: tuple[Value, ...]) -> int:
-    """How often a counted loop runs: `counter < limit`, from a known begin, in known steps.
+    """How often a counted loop runs: `counter < limit`, from a known begin, in known steps; of
+    several such tests joined by `and`, the first to fail ends it.
 
     -1 if that is not known before it runs."""
-    test = cond.outputs[0]
+    return _turns(cond.outputs[0], cond, body, args)
+
+
+def _turns(test: Value, cond: Region, body: Region, args: tuple[Value, ...]) -> int:
+    if test.op == "and":
+        each = [_turns(part, cond, body, args) for part in test.args]
+        return UNKNOWN if UNKNOWN in each else min(each)
     if test.op != "compare" or test.attrs.direction not in ("LT", "LE"):
         return UNKNOWN
     counter, limit = test.args

@@ -61,6 +61,20 @@ def test_a_loop_of_unknown_or_great_length_stays():
     assert straighten(graph, most=9).outputs == graph.outputs
 
 
+def test_the_first_of_two_tests_to_fail_ends_a_loop():
+    x = g.input("x", (4,))
+    for limits, turns in (((7, 3), 3), ((2, 5), 2), ((5, 0), 0)):
+        def cond(i, j, x, limits=limits):
+            one, two = (g.compare(c, g.constant(np.int32(n)), direction="LT")
+                        for c, n in zip((i, j), limits, strict=True))
+            return g.and_(one, two)
+        body = Region.of(lambda i, j, x: (i + 1, j + 1, x * 2.0), I32, I32, VECTOR)
+        loop = g.while_(g.constant(np.int32(0)), g.constant(np.int32(0)), x,
+                        cond=Region.of(cond, I32, I32, VECTOR), body=body)
+        straight = same(Graph([x], [g.get_tuple_element(loop, 2)]), X)
+        assert straight.histogram().get("multiply", 0) == turns
+
+
 def test_a_limit_that_the_body_changes_is_not_known():
     cond = Region.of(lambda i, n: g.compare(i, n, direction="LT"), I32, I32)
     body = Region.of(lambda i, n: (i + 1, n + n), I32, I32)

@@ -106,7 +106,9 @@ def iota(call: Call) -> Value:
 
 @rule("stablehlo.reshape", "stablehlo.dynamic_reshape")
 def reshape(call: Call) -> Value:
-    """Another shape."""
+    """Another shape; the operand itself, where it has that shape (XLA wraps every argument)."""
+    if call.args[0].shape == call.result.shape:
+        return call.args[0]
     return call.g.reshape(call.args[0], call.result.shape)
 
 
@@ -129,8 +131,11 @@ def broadcast(call: Call) -> Value:
 
 @rule("stablehlo.transpose")
 def transpose(call: Call) -> Value:
-    """Another order of axes."""
-    return call.g.transpose(call.args[0], call.attr("permutation"))
+    """Another order of axes; the operand itself, where the order stays."""
+    order = tuple(call.attr("permutation"))
+    if order == tuple(range(len(order))):
+        return call.args[0]
+    return call.g.transpose(call.args[0], order)
 
 
 @rule("stablehlo.reverse")
