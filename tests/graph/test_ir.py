@@ -176,6 +176,8 @@ REFUSED = [
     ("rms_norm", "shape", lambda: g.rms_norm(X, g.input("v", (4,)))),
     ("attention", "shape", lambda: g.attention(X, W, W)),
     ("attention", "shape", lambda: g.attention(X, X, X, g.input("m", (4, 5)))),
+    ("attention_gradient", "shape", lambda: g.attention_gradient(X, X, X, X, W)),
+    ("attention_gradient", "attribute", lambda: g.attention_gradient(X, X, X, X, X, part="out")),
     ("input", "shape", lambda: g.input("n", (-1,))),
 ]
 

@@ -427,6 +427,39 @@ def test_attention(mask):
         assert (got[1, :, 2] == 0).all()
 
 
+@pytest.mark.parametrize("mask", ["none", "causal", "bool", "float"])
+def test_attention_gradient(mask):
+    """Against differences of the attention in float64, summed with the gradient of its result."""
+    q = R.normal(size=(1, 4, 3, 4))
+    k, v = (R.normal(size=(1, 2, 5, d)) for d in (4, 3))
+    seen = np.zeros((1, 4, 3, 5))
+    extra: list = []
+    if mask == "causal":
+        seen = seen + np.where(np.tri(3, 5), 0, -np.inf)
+    elif mask == "bool":
+        extra = [R.random((1, 1, 3, 5)) > 0.4]
+        extra[0][0, 0, 2] = False  # this query sees nothing
+        seen = seen + np.where(extra[0], 0, -np.inf)
+    elif mask == "float":
+        extra = [R.normal(size=(1, 1, 3, 5))]
+        seen = seen + extra[0]
+    grad = R.normal(size=(1, 4, 3, 3))
+    given = [q, k, v]
+    out = plain_attention(*given, 0.7, seen)
+    for n, part in enumerate(("query", "key", "value")):
+        got = run("attention_gradient", *given, out, grad, *extra, causal=mask == "causal",
+                  scale=0.7, part=part)
+        want = np.zeros_like(given[n])
+        for place in np.ndindex(want.shape):
+            sides = []
+            for step in (1e-6, -1e-6):
+                moved = [x.copy() for x in given]
+                moved[n][place] += step
+                sides.append((plain_attention(*moved, 0.7, seen) * grad).sum())
+            want[place] = (sides[0] - sides[1]) / 2e-6
+        close(got, want, 1e-7)
+
+
 def test_every_op_was_tried():
     elsewhere = {family.__name__ for family in FAMILIES}  # see test_region_ops
     ours = {name for name, op in OPS.items() if op.__module__.startswith("opentrn.graph")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -66,9 +66,14 @@ class Attention(Composite):
 
     def evaluate(self, out: Type, query: np.ndarray, key: np.ndarray, value: np.ndarray,
                  *mask: np.ndarray) -> np.ndarray:
-        if query.ndim > 2 and key.shape[-3] != query.shape[-3]:
-            times = query.shape[-3] // key.shape[-3]
-            key, value = np.repeat(key, times, axis=-3), np.repeat(value, times, axis=-3)
+        key, value = (repeated(x, query) for x in (key, value))
+        grown, total = self.exponentials(query, key, *mask)
+        return np.matmul(grown, value) / total
+
+    def exponentials(self, query: np.ndarray, key: np.ndarray,
+                     *mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """exp(scores - their maximum) for as many key heads as query heads, and its sums along the
+        keys, 1 where they are 0."""
         scores = np.matmul(query, np.swapaxes(key, -1, -2)) * query.dtype.type(self.scale)
         if mask and mask[0].dtype == np.bool_:
             scores = np.where(mask[0], scores, -np.inf)
@@ -79,9 +84,9 @@ class Attention(Composite):
             scores = np.where(seen, scores, -np.inf)
         scores = scores.astype(query.dtype)
         top = scores.max(axis=-1, keepdims=True, initial=-np.inf)
-        weights = functions.exp(scores - np.where(np.isneginf(top), 0, top).astype(query.dtype))
-        total = weights.sum(axis=-1, keepdims=True, dtype=query.dtype)
-        return np.matmul(weights, value) / np.where(total == 0, 1, total).astype(query.dtype)
+        grown = functions.exp(scores - np.where(np.isneginf(top), 0, top).astype(query.dtype))
+        total = grown.sum(axis=-1, keepdims=True, dtype=query.dtype)
+        return grown, np.where(total == 0, 1, total).astype(query.dtype)
 
     def pairs(self, query: Type, key: Type) -> int:
         """How many (query, key) pairs may see each other, over all heads; a mask is not counted."""
@@ -103,21 +108,21 @@ class Attention(Composite):
         """Two dot_general around an exponential, dividing by the sum last."""
         q, k, v = (widen(g, x) for x in (query, key, value))
         k, v = (_repeat_heads(g, x, q) for x in (k, v))
-        lead = tuple(range(q.rank - 2))
-        scores = g.dot_general(q, k, lhs_contracting=q.rank - 1, rhs_contracting=q.rank - 1,
-                               lhs_batch=lead, rhs_batch=lead) * self.scale
-        scores = self._masked(g, scores, *mask)
+        grown, total = self.spelled(g, q, k, *mask)
+        mixed = _product(g, grown, v, q.rank - 2)
+        divisor = g.broadcast_in_dim(total, shape=mixed.shape, dimensions=tuple(range(q.rank - 1)))
+        return g.cast(mixed / divisor, query.dtype)
+
+    def spelled(self, g: Builder, q: Value, k: Value, *mask: Value) -> tuple[Value, Value]:
+        """`exponentials` as primitive ops; the sums without the last axis."""
+        scores = self._masked(g, _product(g, q, k, q.rank - 1) * self.scale, *mask)
         lines = tuple(range(scores.rank - 1))
         top = g.reduce(scores, kind="maximum", dimensions=-1)
         top = g.select(g.compare(top, -np.inf, direction="EQ"), g.like(top, 0.0), top)
-        weights = g.exponential(scores - g.broadcast_in_dim(
+        grown = g.exponential(scores - g.broadcast_in_dim(
             top, shape=scores.shape, dimensions=lines))
-        total = g.reduce(weights, kind="add", dimensions=-1)
-        total = g.select(g.compare(total, 0.0, direction="EQ"), g.like(total, 1.0), total)
-        mixed = g.dot_general(weights, v, lhs_contracting=q.rank - 1, rhs_contracting=q.rank - 2,
-                              lhs_batch=lead, rhs_batch=lead)
-        divisor = g.broadcast_in_dim(total, shape=mixed.shape, dimensions=lines)
-        return g.cast(mixed / divisor, query.dtype)
+        total = g.reduce(grown, kind="add", dimensions=-1)
+        return grown, g.select(g.compare(total, 0.0, direction="EQ"), g.like(total, 1.0), total)
 
     def _masked(self, g: Builder, scores: Value, *mask: Value) -> Value:
         if mask:
@@ -133,6 +138,111 @@ class Attention(Composite):
             seen = g.compare(row, column, direction="GE")
             scores = g.select(seen, scores, g.like(scores, -np.inf))
         return scores
+
+
+class AttentionGradient(Attention):
+    """The gradient of an attention's query, key or value (`part`), where `grad` is its result's.
+
+    With P its weights and dP = grad·Vᵀ:  dV = Pᵀ·grad, dS = P·(dP - rowsum(grad·out)),
+    dQ = scale·dS·K, dK = scale·dSᵀ·Q; those of a key head are summed over the query heads that
+    read it.  A query that may see nothing has gradient 0.  Everything stays in float32; the result
+    is rounded once.  The three parts of one gradient are computed together by a compiler."""
+
+    operands = ("query", "key", "value", "out", "grad", "mask?")
+    law = ("query […, H, T, D], key […, G, S, D], value […, G, S, E] have one float dtype, out and "
+           "grad […, H, T, E] too; G divides H; mask broadcasts to […, H, T, S]")
+    choices: ClassVar = {"part": ("query", "key", "value")}
+    part: str = "query"
+
+    def settle(self, query: Type, *rest: Type) -> AttentionGradient:
+        plain = super().settle(query)
+        return AttentionGradient(plain.causal, plain.scale, self.part)
+
+    def forward(self) -> Attention:
+        """The attention whose gradient this is."""
+        return Attention(self.causal, self.scale)
+
+    def result(self, query: Type, key: Type, value: Type, out: Type, grad: Type,
+               *mask: Type) -> Type:
+        made = self.forward().result(query, key, value, *mask)
+        for name, given in (("out", out), ("grad", grad)):
+            if given != made:
+                raise Wrong(f"{name} is {given}, the result of the attention {made}")
+        return {"query": query, "key": key, "value": value}[self.part]
+
+    def evaluate(self, out: Type, query: np.ndarray, key: np.ndarray, value: np.ndarray,
+                 done: np.ndarray, grad: np.ndarray, *mask: np.ndarray) -> np.ndarray:
+        keys, values = (repeated(x, query) for x in (key, value))
+        grown, total = self.exponentials(query, keys, *mask)
+        weights = grown / total
+        if self.part == "value":
+            return folded(np.matmul(np.swapaxes(weights, -1, -2), grad), value)
+        worth = np.matmul(grad, np.swapaxes(values, -1, -2))
+        drift = (grad * done).sum(axis=-1, keepdims=True, dtype=query.dtype)
+        slopes = weights * (worth - drift) * query.dtype.type(self.scale)
+        if self.part == "query":
+            return np.matmul(slopes, keys)
+        return folded(np.matmul(np.swapaxes(slopes, -1, -2), query), key)
+
+    def flops(self, out: Type, query: Type, key: Type, value: Type, *rest: Type) -> int:
+        # per pair: scores and their exponentials, then one product for dV, or dP and another
+        width = query.shape[-1] + value.shape[-1]
+        each = 2 * query.shape[-1] + 6 + (len(rest) > 2)
+        each += 2 * value.shape[-1] if self.part == "value" else 2 * width + 3
+        return self.pairs(query, key) * each
+
+    def decompose(self, g: Builder, query: Value, key: Value, value: Value, out: Value,
+                  grad: Value, *mask: Value) -> Value:
+        """The formulas, with weights from `spelled`."""
+        q, k, v, done, slope = (widen(g, x) for x in (query, key, value, out, grad))
+        keys, values = (_repeat_heads(g, x, q) for x in (k, v))
+        grown, total = self.spelled(g, q, keys, *mask)
+        lines = tuple(range(q.rank - 1))
+        weights = grown / g.broadcast_in_dim(total, shape=grown.shape, dimensions=lines)
+        order = (*range(q.rank - 2), q.rank - 1, q.rank - 2)
+        if self.part == "value":
+            made = _product(g, g.transpose(weights, order), slope, q.rank - 2)
+            return g.cast(_fold_heads(g, made, value), value.dtype)
+        drift = g.reduce(slope * done, kind="add", dimensions=-1)
+        worth = _product(g, slope, values, q.rank - 1)
+        moved = worth - g.broadcast_in_dim(drift, shape=worth.shape, dimensions=lines)
+        slopes = weights * moved * self.scale
+        if self.part == "query":
+            return g.cast(_product(g, slopes, keys, q.rank - 2), query.dtype)
+        made = _product(g, g.transpose(slopes, order), q, q.rank - 2)
+        return g.cast(_fold_heads(g, made, key), key.dtype)
+
+
+def repeated(x: np.ndarray, query: np.ndarray) -> np.ndarray:
+    """Each key head once for every query head that reads it."""
+    if query.ndim < 3 or x.shape[-3] == query.shape[-3]:
+        return x
+    return np.repeat(x, query.shape[-3] // x.shape[-3], axis=-3)
+
+
+def folded(grad: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Gradients for each query head summed for the key head it reads."""
+    if x.ndim < 3 or x.shape[-3] == grad.shape[-3]:
+        return grad
+    *lead, heads, places, width = x.shape
+    parts = grad.reshape(*lead, heads, -1, places, width)
+    return parts.sum(axis=-3, dtype=grad.dtype)
+
+
+def _product(g: Builder, x: Value, y: Value, over: int) -> Value:
+    """x times y for each batch, over the last axis of x and axis `over` of y."""
+    lead = tuple(range(x.rank - 2))
+    return g.dot_general(x, y, lhs_contracting=x.rank - 1, rhs_contracting=over,
+                         lhs_batch=lead, rhs_batch=lead)
+
+
+def _fold_heads(g: Builder, grad: Value, x: Value) -> Value:
+    """`folded` as primitive ops."""
+    if x.rank < 3 or x.shape[-3] == grad.shape[-3]:
+        return grad
+    *lead, heads, places, width = x.shape
+    parts = g.reshape(grad, (*lead, heads, -1, places, width))
+    return g.reduce(parts, kind="add", dimensions=len(lead) + 1)
 
 
 def _repeat_heads(g: Builder, x: Value, query: Value) -> Value:

@@ -1,6 +1,7 @@
 """A kernel library for all targets: matrix products, attention, norms, movement, any size."""
 
 from opentrn.nki.kernels.attention import attention
+from opentrn.nki.kernels.attention_backward import attention_backward
 from opentrn.nki.kernels.elementwise import elementwise
 from opentrn.nki.kernels.linear_norm import linear_norm
 from opentrn.nki.kernels.matmul import linear, matmul
@@ -23,6 +24,7 @@ __all__ = [
     "LONGEST_SORT",
     "OPERATIONS",
     "attention",
+    "attention_backward",
     "concatenate",
     "copy",
     "elementwise",

@@ -472,7 +472,7 @@ def convert(operands, dtype):
 
 def _as_bits(tile, dtype):
     """Integers as 32-bit ones of another sign: the same bits, where engines would saturate."""
-    return tile.view(dtype) if tile.dtype in (nl.int32, nl.uint32) else cast(tile, dtype)
+    return whole(tile).view(dtype) if tile.dtype in (nl.int32, nl.uint32) else cast(tile, dtype)
 
 
 def _low_bits(tile, target):
