@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from opentrn.isa import Buffer, Instruction, Program, View, legal_starts
+from opentrn.isa import Buffer, Instr, Instruction, Program, View, legal_starts, reduce_cmd
 
 QUADRANT = 32  # partitions
 QUADRANTS = 4
@@ -154,9 +154,11 @@ class _Ties:
         if form.engine_name == "dma":
             return
         read, written = one.reads(), one.writes()
-        if form.state or form.engine_name == "tensor":
-            self.join([v.buffer for v in written if v.buffer.on_chip] + [None])
-        if form.state or form.engine_name not in ("vector", "scalar", "tensor"):
+        if form.engine_name == "tensor":
+            self.join([None, *(view.buffer for view in written if view.buffer.on_chip)])
+        elif _uses_state(form):
+            self.join([None, *(v.buffer for v in (*read, *written) if v.buffer.on_chip)])
+        elif form.engine_name not in ("vector", "scalar"):
             read = read + written
         sides = zip(form.operands.values(), one.operands, strict=True)
         read += [v for d, v in sides if type(v) is View and not getattr(d, "engine_side", True)]
@@ -167,3 +169,9 @@ class _Ties:
         buffers = [view.buffer for view in views if view.buffer.on_chip]
         if len(buffers) > 1:
             self.join(buffers)
+
+
+def _uses_state(form: Instr) -> bool:
+    """Whether an instruction reads or changes the state of its engine."""
+    idle = getattr(form, "reduce_cmd", None) is reduce_cmd.idle and form.reduce_res is None
+    return form.state is not None and not idle

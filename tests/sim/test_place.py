@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opentrn.base import CapacityError, UsageError, bfloat16, float32
-from opentrn.isa import view_of
+from opentrn.isa import reduce_cmd, view_of
 from opentrn.sim.place import lifetimes, place
 from tests.sim.programs import TRN2, Writer
 
@@ -259,6 +259,22 @@ def test_what_one_instruction_reads_begins_together():
     w.add("tensor_tensor", dst=out, data1=c, data2=b, op="add")
     with pytest.raises(CapacityError, match="3 tiles alive"):
         place(w.program(), TRN2)
+
+
+def test_tiles_of_instructions_that_use_accumulators_stay_at_partition_0():
+    def placed(command):
+        w = Writer()
+        tiles = [w.buffer("sbuf", (64, SBUF // 4), float32) for _ in range(2)]
+        alive_together(w, tiles)
+        for t in tiles:
+            flat = view_of(t)[:, 0:64]
+            w.add("activation", dst=flat, data=flat, op="exp", reduce_op="add",
+                  reduce_cmd=command, bias=None, scale=1.0, reduce_res=None)  # fmt: skip
+        return place(w.program(), TRN2)
+
+    assert {slot.partition for slot in placed(reduce_cmd.idle).slots.values()} == {0, 64}
+    with pytest.raises(CapacityError, match="SBUF is full: 2 tiles"):
+        placed(reduce_cmd.reduce)
 
 
 def test_what_the_tensor_engine_writes_stays_at_partition_0():
