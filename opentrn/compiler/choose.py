@@ -188,7 +188,7 @@ def _embedding(value: Value) -> Use | no:
         and a.start_index_map == a.collapsed_slice_dims == (0,)
         and a.slice_sizes == (1, table.shape[1])
         and a.offset_dims == (value.rank - 1,)
-        and a.index_vector_dim in (ids.rank, ids.rank - 1)
+        and a.index_vector_dim == ids.rank
         and not a.operand_batching_dims
     )
     if not rows:

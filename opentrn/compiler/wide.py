@@ -1,5 +1,7 @@
 """Whole numbers of 32 bits made of narrower ones: products of integers, random bits."""
 
+import numpy as np
+
 from opentrn.graph import Builder, Pattern, PatternBuilder, Rule, Value, no
 
 # Products of bytes are below 2^16, so that sums of 256 of them are exact in float32.
@@ -166,22 +168,38 @@ class Words:
         return [x0, x1]
 
 
+def _state(g: Builder, state: Value) -> Value | None:
+    """The four 32-bit words of a state, None where they are not to be had."""
+    if state.dtype == "uint32":
+        return state
+    if state.op == "bitcast_convert" and state.args[0].dtype == "uint32":
+        return g.reshape(state.args[0], (-1,)) if state.args[0].size == 4 else None
+    if state.op == "constant" and state.size == 2 and state.attrs.data.array is not None:
+        return g.constant(np.ascontiguousarray(state.attrs.data.array).view(np.uint32))
+    return None
+
+
+def _has_words(state: Value) -> bool | no:
+    known = _state(Builder(), state) is not None
+    return known or no("the chip has no 64-bit numbers: the state is four words of 32 bits")
+
+
 class RandomBits(Rule):
     """rng_bit_generator of a state of four words → its rounds in arithmetic of 32 bits"""
 
     def find(p: PatternBuilder, state: Pattern) -> Pattern:
         return p.get_tuple_element(p.rng_bit_generator(state, bind="call"), bind="part")
 
-    def when(state: Value, call: Value) -> bool | no:
-        if state.dtype != "uint32":
-            return no("the chip has no 64-bit numbers: the state is uint32[4]")
-        known = call.attrs.dtype.bits in (8, 16, 32)
-        return known and call.type.parts[1].size > 0 or no("bits are 8, 16 or 32 of an element")
+    def when(state: Value, call: Value, part: Value) -> bool | no:
+        if part.attrs.index == 0 and state.dtype != "uint32":
+            return no("the next state is read as words of 32 bits: NextWords")
+        known = call.attrs.dtype.bits in (8, 16, 32) and call.type.parts[1].size > 0
+        return _has_words(state) if known else no("bits are 8, 16 or 32 of an element")
 
     def make(g: Builder, state: Value, call: Value, part: Value) -> Value:
-        a, size = call.attrs, call.type.parts[1].size
+        a, size, state = call.attrs, call.type.parts[1].size, _state(g, state)
         four = a.algorithm != "THREE_FRY"
-        blocks = -(-size // (4 if four else 2))
+        blocks = _blocks(call)
         if part.attrs.index == 0:
             return _next_state(g, state, blocks)
         word = Words(g, (blocks,))
@@ -221,6 +239,38 @@ class RandomBits(Rule):
         return g.get_tuple_element(call, 1)
 
 
+class NextWords(Rule):
+    """the next state of a generator read as words of 32 bits → those words"""
+
+    def find(p: PatternBuilder, state: Pattern) -> Pattern:
+        call = p.rng_bit_generator(state, bind="call")
+        return p.bitcast_convert(p.get_tuple_element(call, index=0), bind="words")
+
+    def when(state: Value, words: Value) -> bool | no:
+        return _has_words(state) if words.dtype == "uint32" else no("the words are not uint32")
+
+    def make(g: Builder, state: Value, call: Value, words: Value) -> Value:
+        return g.reshape(_next_state(g, _state(g, state), _blocks(call)), words.shape)
+
+    def _words(g: Builder, state: Value) -> Value:
+        call = g.rng_bit_generator(state, "DEFAULT", (3, 5), "uint32")
+        return g.bitcast_convert(g.get_tuple_element(call, 0), "uint32")
+
+    def sample(g: Builder) -> tuple[Value, ...]:
+        words = g.input("words", (2, 2), "uint32") - g.full((2, 2), 2, "uint32")
+        known = g.constant(np.array([7, 2**64 - 2], np.uint64))
+        return tuple(NextWords._words(g, v) for v in (g.bitcast_convert(words, "uint64"), known))
+
+    def refuse(g: Builder) -> Value:
+        return NextWords._words(g, g.input("state", (2,), "uint64"))
+
+
+def _blocks(call: Value) -> int:
+    """How many counters the bits of a generator take: each gives two words or four."""
+    words = 2 if call.attrs.algorithm == "THREE_FRY" else 4
+    return -(-call.type.parts[1].size // words)
+
+
 def _next_state(g: Builder, state: Value, blocks: int) -> Value:
     """The state with its 64-bit counter moved on."""
     word = Words(g, (1,))
@@ -230,6 +280,6 @@ def _next_state(g: Builder, state: Value, blocks: int) -> Value:
     return g.concatenate(g.slice(state, (0,), (2,), (1,)), low, high, dimension=0)
 
 
-WIDE = (IntegerProduct, RandomBits)
+WIDE = (IntegerProduct, RandomBits, NextWords)
 
 __all__ = ["WIDE"]

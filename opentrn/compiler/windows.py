@@ -144,10 +144,9 @@ class GatherToRows(Rule):
 
     def when(x: Value, indices: Value, gather: Value) -> bool | no:
         a = gather.attrs
-        last = a.index_vector_dim in (indices.rank, indices.rank - 1)
-        single = a.index_vector_dim == indices.rank or indices.shape[-1:] == (1,)
+        single = a.index_vector_dim == indices.rank
         plain = x.rank == 2 and a.start_index_map == a.collapsed_slice_dims == (0,)
-        whole = plain and last and single and a.slice_sizes == (1, x.shape[1])
+        whole = plain and single and a.slice_sizes == (1, x.shape[1])
         if whole and a.offset_dims == (gather.rank - 1,):
             return no("it takes rows of a matrix already")
         return gather.size > 0 or no("it has no elements")

@@ -143,6 +143,19 @@ def test_rows_of_one_place_are_combined_in_turn(kind, dtype):
     np.testing.assert_allclose(found, wanted, 1e-6 * (dtype == "float32"), 0)
 
 
+def test_rows_of_index_vectors_of_one_number():
+    """The result has the axes of the indices without that of the vectors, for its readers too."""
+    table, ids = normal(9, 4), RNG.integers(0, 9, (2, 3, 1)).astype(np.int32)
+    flags = normal(2, 3) > 0
+
+    def build(t, i, f):
+        rows = g.gather(t, i, offset_dims=(2,), collapsed_slice_dims=(0,), start_index_map=(0,),
+                        index_vector_dim=2, slice_sizes=(1, 4))
+        return g.select(g.broadcast_in_dim(f, (2, 3, 4), (0, 1)), rows, g.full((2, 3, 4), 7.0))
+    (found,), _ = on_chip(build, table, ids, flags)
+    np.testing.assert_array_equal(found, np.where(flags[..., None], table[ids[..., 0]], 7.0))
+
+
 def test_windows_are_cut_and_written_where_the_data_say():
     """Windows of two axes at index vectors, pushed inside when cut, and left out element by element
     when written: against loops over them."""
