@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from opentrn.graph.importers.onnx_call import Node
 
 
-@functools.cache
+@functools.lru_cache(1 << 12)
 def schema_of(name: str, version: int, domain: str) -> Any:
     """The schema of an op as of a version of its domain, None if there is none."""
     import onnx
