@@ -76,10 +76,19 @@ function drawRoof(data) {
     return draw("polyline", { points: `${x(from)},${y(from * bandwidth)} ${x(ridge)},${y(most)}`, fill: "none", ...style });
   };
   const own = roof.peaks[roof.dtype] || roof.peaks.bfloat16;
+  // The first of the wanted heights at which a label touches no other one and no roof.
+  const taken = [];
+  const roofs = Object.values(roof.peaks).map(y);
+  const fits = (at) => taken.every((other) => Math.abs(at - other) >= 16) && roofs.every((line) => Math.abs(at - 4 - line) >= 8);
+  const free = (...wanted) => {
+    const found = wanted.find(fits) ?? wanted[0];
+    taken.push(found);
+    return found;
+  };
   for (const [name, value] of Object.entries(roof.peaks)) {
     const mine = value === own;
     svg.append(draw("line", { x1: x(Math.min(edge[1], value / roof.bandwidth)), x2: wide - right, y1: y(value), y2: y(value), stroke: mine ? "var(--text)" : "var(--quiet)", "stroke-width": mine ? 2 : 1, "stroke-dasharray": mine ? "" : "4 4" }));
-    svg.append(draw("text", { x: wide - right - 4, y: y(value) - 6, "text-anchor": "end", class: mine ? "strong" : "" }, `${name} ${flopsText(value, "/s")}`));
+    svg.append(draw("text", { x: wide - right - 4, y: free(y(value) - 6, y(value) + 15), "text-anchor": "end", class: mine ? "strong" : "" }, `${name} ${flopsText(value, "/s")}`));
   }
   svg.append(slope(roof.bandwidth, own, { stroke: "var(--text)", "stroke-width": 2 }));
   const label = 10 ** xs[0] * 1.3;
@@ -90,7 +99,7 @@ function drawRoof(data) {
     svg.append(draw("line", { x1: x(intensity), x2: x(intensity), y1: y(roof.rate), y2: y(least), stroke: "var(--accent)", "stroke-dasharray": "3 3" }));
     svg.append(draw("circle", { cx: x(intensity), cy: y(least), r: 4, fill: "none", stroke: "var(--accent)", "stroke-width": 2 }), draw("circle", { cx: x(intensity), cy: y(roof.rate), r: 6, fill: "var(--accent)" }));
     const end = x(intensity) > wide - 210;
-    svg.append(draw("text", { x: end ? wide - right - 4 : x(intensity) + 12, y: y(roof.rate) + (end ? 30 : 18), "text-anchor": end ? "end" : "start", class: "strong halo" }, `${flopsText(roof.rate, "/s")}, ${shareText(roof.rate / least)} of the roof`));
+    svg.append(draw("text", { x: end ? wide - right - 4 : x(intensity) + 12, y: free(...[end ? 30 : 18, 24, 36, 42, 48, 54, 60].map((step) => y(roof.rate) + step)), "text-anchor": end ? "end" : "start", class: "strong halo" }, `${flopsText(roof.rate, "/s")}, ${shareText(roof.rate / least)} of the roof`));
   }
   const side = intensity < own / roof.bandwidth ? "memory" : "compute";
   const ridge = data.summary.metrics.peak_flops_bandwidth_ratio;
