@@ -187,6 +187,7 @@ def _tiles(profile: Profile, columns: Columns, tick: float, places: _Places) -> 
     columns.add("tile_address", [t.address for t in tiles], "u4")
     columns.add("tile_bytes", [t.nbytes for t in tiles], "u4")
     columns.add("tile_partitions", [t.partitions for t in tiles], "u1")
+    columns.add("tile_partition", [t.partition for t in tiles], "u1")
     columns.add("tile_begin", np.rint(np.array([t.begin for t in tiles]) / tick), "u4")
     columns.add("tile_end", np.rint(np.array([t.end for t in tiles]) / tick), "u4")
     columns.add("tile_place", [places.number(t.where) for t in tiles], "u4")

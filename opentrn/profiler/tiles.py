@@ -17,7 +17,8 @@ _ASSIGNED = re.compile(r"(\w+)\s*(?::[^=]+)?=[^=]")
 class Tile(NamedTuple):
     """One on-chip buffer: `address` and `nbytes` within each partition, `begin` to `end` in ns.
 
-    It counts from the first start to the last end of an instruction that touches it.
+    It counts from the first start to the last end of an instruction that touches it, and lies in
+    `partitions` partitions from `partition` on.
     """
 
     space: str
@@ -30,10 +31,17 @@ class Tile(NamedTuple):
     nbytes: int
     begin: float
     end: float
+    partition: int = 0
+
+    def lies_in(self, partition: int) -> bool:
+        """Whether the tile has bytes in a partition."""
+        return self.partition <= partition < self.partition + self.partitions
 
 
 class Peak(NamedTuple):
-    """The fullest moment of one memory: when (ns), bytes within a partition, tiles alive then."""
+    """The fullest moment of one memory: when (ns), the most bytes within a partition, and the tiles
+    alive there then.
+    """
 
     space: str
     time: float
@@ -47,7 +55,7 @@ def tiles_of(
     """The tiles of a timed program, in order of their first use.
 
     `instructions` are the executed ones (a Loop stands for its branch) with their times in ns;
-    `slots` maps buffers to places with `.address` and `.nbytes`.
+    `slots` maps buffers to places with `.address`, `.nbytes` and `.partition`.
     """
     first: dict[Any, float] = {}
     last: dict[Any, float] = {}
@@ -65,7 +73,7 @@ def tiles_of(
         Tile(
             buffer.space, _name(buffer), buffer.shape, str(buffer.dtype),
             buffer.where, buffer.partitions, slot.address, slot.nbytes, float(first[buffer]),
-            float(last[buffer]),
+            float(last[buffer]), slot.partition,
         )
         for buffer, slot in slots.items() if buffer in first
     ]  # fmt: skip
@@ -85,6 +93,14 @@ def peak_of(tiles: Iterable[Tile], space: str) -> Peak | None:
     own = [tile for tile in tiles if tile.space == space]
     if not own:
         return None
+    # A partition at which no tile begins is no fuller than the one before it.
+    found = [_peak_in(own, space, first) for first in sorted({tile.partition for tile in own})]
+    return max(found, key=lambda peak: peak.nbytes)
+
+
+def _peak_in(tiles: Iterable[Tile], space: str, partition: int) -> Peak:
+    """The peak of one partition."""
+    own = [tile for tile in tiles if tile.lies_in(partition)]
     changes = [(tile.begin, 1, tile.nbytes) for tile in own]
     changes += [(tile.end, 0, -tile.nbytes) for tile in own]
     now, most, at = 0, -1, 0.0

@@ -32,6 +32,19 @@ def test_the_peak_is_where_most_bytes_live_at_once():
     assert peak_of([], "psum") is None
 
 
+def test_tiles_beside_each_other_do_not_add_up():
+    def quarter(partition, nbytes, address=0):
+        return Tile("sbuf", "t", (32, nbytes), "uint8", None, 32, address, nbytes, 0, 10, partition)
+
+    tiles = [quarter(32 * n, 100 + n) for n in range(4)]
+    assert peak_of(tiles, "sbuf").nbytes == 103
+    assert [one.partition for one in peak_of(tiles, "sbuf").tiles] == [96]
+    # One more in the second quadrant, and one of all partitions on top: 101 + 50 + 10.
+    more = [*tiles, quarter(32, 50, address=200), tile(0, 10, 10, 300)]
+    assert peak_of(more, "sbuf").nbytes == 161
+    assert [one.nbytes for one in peak_of(more, "sbuf").tiles] == [101, 50, 10]
+
+
 def test_tiles_live_from_first_to_last_use_where_they_were_placed():
     made = profile(
         nki.run(pairs.product, pairs.numbers(256, 128), pairs.numbers(256, 512)).timeline()

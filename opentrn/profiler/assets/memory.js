@@ -133,7 +133,7 @@ class Memory {
     const place = places[column.tile_place[n]];
     const list = make("dl");
     const rows = [
-      ["place", `${bytesText(column.tile_bytes[n])} from ${countText(column.tile_address[n])} on, in ${column.tile_partitions[n]} partitions`],
+      ["place", `${bytesText(column.tile_bytes[n])} from ${countText(column.tile_address[n])} on, in ${column.tile_partitions[n]} partitions from ${column.tile_partition[n]} on`],
       ["alive", `${timeText(column.tile_begin[n] * tick)} to ${timeText(column.tile_end[n] * tick)}`],
     ];
     for (const [key, value] of rows) list.append(make("dt", {}, key), make("dd", {}, value));
