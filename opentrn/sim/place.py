@@ -4,7 +4,8 @@ A tile lives from the first instruction that touches it to the last, in program 
 placed at the next free address after the one before (a ring through the whole memory), so that an
 address is reused as late as possible and reuse does not make instructions wait for each other.
 Where that leaves too many holes, the lowest address that fits is tried, then the largest tiles
-first.
+first; stretches of a program that no tile outlives are placed one by one, so that a kernel lies in
+a program as it would alone.
 
 A tile begins at partition 0 and has its bytes in all partitions to itself: that is what small tiles
 do as long as there is room, on the chip too (of a kernel whose profile was published, 83 % of
@@ -302,11 +303,30 @@ def _addresses(memory: Memory, lives: list[Life], placement: Placement) -> dict 
     fixed = [life for life in lives if life.buffer.address is not None]
     if peak > memory.size and loose:
         return None
-    for strategy in (_ring, _lowest, _largest_first):
-        found = strategy(memory, loose, fixed)
-        if found is not None:
-            return found
-    return None
+    found: dict[Buffer, int] = {}
+    cursor = 0
+    for part in _stretches(loose):
+        for strategy in (_ring, _lowest, _largest_first):
+            made = strategy(memory, part, fixed, cursor)
+            if made is not None:
+                break
+        else:
+            return None
+        found |= made
+        cursor = made[part[-1].buffer] + part[-1].nbytes
+    return found
+
+
+def _stretches(lives: list[Life]) -> list[list[Life]]:
+    """Tiles in order of first use, cut wherever none lives on."""
+    found: list[list[Life]] = []
+    end = -1
+    for life in lives:
+        if life.first > end:
+            found.append([])
+        found[-1].append(life)
+        end = max(end, life.last)
+    return found
 
 
 def _peak(lives: list[Life]) -> tuple[int, int, int]:
@@ -372,20 +392,19 @@ def _alias(a: Life, b: Life) -> Finding:
     return Finding("sim.address_overlap", what, b.buffer.where, known.rule, known.fix)
 
 
-def _ring(memory: Memory, lives: list[Life], fixed: list[Life]) -> dict[Buffer, int] | None:
-    return _in_order(memory, lives, fixed, ring=True)
+def _ring(memory: Memory, lives: list[Life], fixed: list[Life], cursor: int):
+    return _in_order(memory, lives, fixed, cursor, ring=True)
 
 
-def _lowest(memory: Memory, lives: list[Life], fixed: list[Life]) -> dict[Buffer, int] | None:
-    return _in_order(memory, lives, fixed, ring=False)
+def _lowest(memory: Memory, lives: list[Life], fixed: list[Life], cursor: int):
+    return _in_order(memory, lives, fixed, 0, ring=False)
 
 
-def _in_order(memory, lives, fixed, ring: bool) -> dict[Buffer, int] | None:
+def _in_order(memory, lives, fixed, cursor: int, ring: bool) -> dict[Buffer, int] | None:
     """Addresses in order of first use, freeing each tile after its last; None when stuck."""
     found: dict[Buffer, int] = {}
     taken: Taken = [[] for _ in range(QUADRANTS)]
     dying: list[tuple[int, int, int, range]] = []  # (last position, address, end, lanes)
-    cursor = 0
     for life in lives:
         while dying and dying[0][0] < life.first:
             _, low, high, lanes = dying.pop(0)
@@ -447,7 +466,7 @@ def _past(memory: Memory, taken: list[tuple[int, int]], nbytes: int, at: int) ->
     return at
 
 
-def _largest_first(memory: Memory, lives: list[Life], fixed: list[Life]):
+def _largest_first(memory: Memory, lives: list[Life], fixed: list[Life], cursor: int):
     """Largest tiles first, each at the lowest address free during its life; None when stuck."""
     if len(lives) > 4000:  # quadratic, and only a last resort
         return None

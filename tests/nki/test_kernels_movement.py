@@ -48,6 +48,22 @@ def test_copies_of_integers_and_booleans():
         assert np.array_equal(run(kernels.transpose, x, (1, 0)), x.T)
 
 
+@nki.jit
+def _repeats(x):
+    return kernels.copy(x.broadcast(1, 700)), kernels.copy(x[0].broadcast(0, 9))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "int8", "bool"])
+def test_what_repeats_along_rows_is_read_once_a_row(dtype):
+    x = (numbers(0, 300, 1) * 100).astype(STORED.get(dtype, dtype))
+    done = nki.run(_repeats, x)
+    assert np.array_equal(done.outputs[0], np.broadcast_to(x, (300, 700)))
+    assert np.array_equal(done.outputs[1], np.broadcast_to(x[0], (9,)))
+    moves = [i.form.move.descriptors for i in done.program.instructions()
+             if i.opcode == "dma_copy"]  # fmt: skip
+    assert sum(moves) < 300 * 20  # and not one for each of 210,000 elements
+
+
 @pytest.mark.parametrize("axis", [0, 1, 2, -1])
 def test_concatenate(axis):
     shapes = [[3, 50, 7] for _ in range(3)]

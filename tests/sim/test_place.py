@@ -124,6 +124,21 @@ def test_holes_are_avoided_when_the_ring_would_leave_some():
     assert found.slots[large].address == 4096
 
 
+def test_a_stretch_that_needs_the_lowest_addresses_leaves_others_their_ring():
+    w = Writer()
+    before = chain(w, 8, shape=(128, 1024))  # 2 KiB per partition each
+    keep = []
+    for _ in range(4):  # as in the test before: the ring would leave no 4 KiB in one piece
+        w.add("memset", dst=w.buffer("sbuf", (128, 512)), value=0.0)
+        keep.append(w.buffer("sbuf", (128, 512)))
+        w.add("memset", dst=keep[-1], value=0.0)
+    for t in [w.buffer("sbuf", (128, 2048)), *keep]:
+        w.add("memset", dst=t, value=0.0)
+    found = place(w.program(), small(sbuf=8 * 1024))
+    assert [found.slots[t].address // 2048 for t in before] == [0, 1, 2, 3] * 2
+    assert [found.slots[t].address for t in keep] == [0, 1024, 2048, 3072]
+
+
 def test_explicit_addresses_are_kept_and_avoided():
     w = Writer()
     fixed = w.buffer("sbuf", (128, 512), address=512)

@@ -6,6 +6,7 @@ from opentrn.base import dtype as as_dtype
 from opentrn.nki import isa as nisa
 from opentrn.nki import language as nl
 from opentrn.nki.jit import jit
+from opentrn.nki.kernels.elementwise import elementwise
 from opentrn.nki.kernels.tiles import Balance, Sheet, cover, merged, sheet, spans, transposed
 
 # A gathered or filled row is cut into tiles of at most this many bytes of a partition.
@@ -29,9 +30,13 @@ def places(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
 def copy(x, out_dtype=None):
     """x, whatever its view, as a dense tensor of `out_dtype` (by default that of x).
 
-    A view whose dense dimension is not its last is transposed tile by tile on the way.
+    A view whose dense dimension is not its last is transposed tile by tile on the way; what repeats
+    along rows is repeated on the chip.
     """
-    out = nl.ndarray(x.shape, as_dtype(out_dtype or x.dtype), nl.shared_hbm)
+    kind = as_dtype(out_dtype or x.dtype)
+    if x.get_pattern()[-1][0] == 0 and x.shape[-1] > 1:
+        return elementwise.func([x], (("convert", ("in", 0), kind),), x.shape, kind)
+    out = nl.ndarray(x.shape, kind, nl.shared_hbm)
     steps = merged(x.get_pattern())
     dense = _dense_dimension(steps, x.dtype)
     if dense is None:
