@@ -215,9 +215,65 @@ class RotateHalf(Rule):
         return RotateHalf._rotated(g, (3, 1))
 
 
+class PadNothing(Rule):
+    """pad of an array without elements → the filling, everywhere"""
+
+    def find(p: PatternBuilder, x: Pattern, filling: Pattern) -> Pattern:
+        return p.pad(x, filling, bind="grown")
+
+    def when(x: Value, grown: Value) -> bool | no:
+        return (not x.size and grown.size > 0) or no("there are elements")
+
+    def make(g: Builder, filling: Value, grown: Value) -> Value:
+        return g.broadcast(filling, grown.shape)
+
+    def _grown(g: Builder, size: int) -> Value:
+        return g.pad(g.input("x", (2, size)), g.input("y", ()), (0, 1), (1, 2), (0, 0))
+
+    def sample(g: Builder) -> Value:
+        return PadNothing._grown(g, 0)
+
+    def refuse(g: Builder) -> Value:
+        return PadNothing._grown(g, 1)
+
+
+class SumOfNothing(Rule):
+    """a product over an axis without elements → zeros"""
+
+    def find(p: PatternBuilder, x: Pattern, y: Pattern) -> Pattern:
+        return p.dot_general(x, y, bind="product")
+
+    def when(x: Value, product: Value) -> bool | no:
+        return (not x.size and product.size > 0) or no("there is something to sum")
+
+    def make(g: Builder, product: Value) -> Value:
+        return g.like(product, 0)
+
+    def sample(g: Builder) -> Value:
+        return g.matmul(g.input("x", (2, 0)), g.input("y", (0, 3)))
+
+    def refuse(g: Builder) -> Value:
+        return g.matmul(g.input("x", (2, 1)), g.input("y", (1, 3)))
+
+
+def without_empty(graph: Graph) -> Graph:
+    """The graph with every value that has no elements as a constant that has none."""
+
+    def change(value: Value, args: tuple[Value, ...]) -> Value:
+        new = remake(value, args)
+        empty = 0 in getattr(new, "shape", ()) and new.op not in ("input", "constant")
+        if not empty:
+            return new
+        return Builder(new.where).constant(
+            Data.of(np.zeros(new.shape, carriers.storage(new.dtype)), new.dtype))  # fmt: skip
+
+    return graph.rebuild(change)
+
+
 RULES = (
     *CLEAN, *RECOGNISE, *ATTENTION,
     AndTrue, SelectKnown, BroadcastTwice, GatherEverything, GatherRepeated, RotateHalf,
+    PadNothing, SumOfNothing,
 )  # fmt: skip
 
 # Ops that only lay numbers out; on constants they are done once, on the host.
@@ -226,7 +282,7 @@ LAYOUT_OPS = {"concatenate", "convert", "gather", "reshape", "reverse", "slice",
 
 def clean(graph: Graph, notes: list) -> Graph:
     """Constants folded and rules applied until nothing changes."""
-    graph = rewrite(fold(graph), RULES, notes)
+    graph = rewrite(fold(without_empty(graph)), RULES, notes)
     return rewrite(fold(graph), RULES, notes)
 
 

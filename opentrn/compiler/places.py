@@ -47,6 +47,39 @@ class WriteNothing(Rule):
         return WriteNothing._written(g, 2)
 
 
+class TotalOrderToIntegers(Rule):
+    """comparison in IEEE 754's total order → of integers: bits that fall as floats rise, turned"""
+
+    def find(p: PatternBuilder, x: Pattern, y: Pattern) -> Pattern:
+        return p.compare_total_order(x, y, bind="truth")
+
+    def when(x: Value) -> bool | no:
+        return x.dtype.bits <= 32 or no("the chip has no 64-bit floats")
+
+    def make(g: Builder, x: Value, y: Value, truth: Value) -> Value:
+        def key(v: Value) -> Value:
+            bits = g.bitcast_convert(g.cast(v, "float32"), "int32")
+            sign = g.shift_right_arithmetic(bits, g.like(bits, 31))
+            return g.xor(bits, g.and_(sign, g.like(bits, 0x7FFFFFFF)))
+
+        return g.compare(key(x), key(y), truth.attrs.direction)
+
+    def _compared(g: Builder, kind: str, direction: str = "LT") -> Value:
+        x, y = g.input("x", (40,), kind), g.input("y", (40,), kind)
+        zeros = g.like(x, 0.0)
+        return g.compare_total_order(g.concatenate(x, zeros, dimension=0),
+                                     g.concatenate(y, g.negate(zeros), dimension=0), direction)
+
+    def sample(g: Builder) -> tuple[Value, ...]:
+        return tuple(
+            TotalOrderToIntegers._compared(g, kind, direction)
+            for kind in ("float32", "bfloat16") for direction in ("LT", "GE", "EQ")
+        )  # fmt: skip
+
+    def refuse(g: Builder) -> Value:
+        return TotalOrderToIntegers._compared(g, "float64")
+
+
 class SortOverLast(Rule):
     """sort along another axis → along the last, of a transposed view; of bool as integers"""
 
@@ -98,6 +131,6 @@ class TopKToSort(Rule):
         return g.top_k(g.input("x", (3, 9)), 3)
 
 
-PLACES = (ReduceNothing, WriteNothing, SortOverLast, TopKToSort)
+PLACES = (ReduceNothing, WriteNothing, TotalOrderToIntegers, SortOverLast, TopKToSort)
 
 __all__ = ["PLACES"]

@@ -157,8 +157,59 @@ def test_random_numbers_are_those_jax_draws(impl):
                 jax.random.permutation(key, 10), jax.random.key_data(jax.random.fold_in(key, 3)))
     words = np.asarray(jax.random.key_data(jax.random.key(2**40 + 7, impl=impl)))
     found = evaluate(neuron.from_jax(f, words), [words])
-    for one, wanted in zip(found, jax.jit(f)(words), strict=True):
+    ours = neuron.jit(f)(words)
+    for one, other, wanted in zip(found, ours, jax.jit(f)(words), strict=True):
         np.testing.assert_allclose(one, np.asarray(wanted), rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(other, np.asarray(wanted), rtol=2e-6, atol=2e-6)
+
+
+def test_indexing_sorting_and_bits():
+    """What JAX writes as gathers with their clamping, scatters, sorts by several keys, shifts."""
+    at = np.array([3, -1, 40, 0, 3], np.int32)
+    whole = np.arange(-6, 6, dtype=np.int32)
+
+    def f(x, at, n):
+        grown = x.at[at].add(1.0, mode="drop").at[:, 2].multiply(3.0).at[at, 1].max(0.5)
+        order = jnp.lexsort((x[:, 0], jnp.round(x[:, 1])))
+        return (
+            jnp.take(x, at, axis=0, mode="clip"), x[at], x[at, at % 16], grown,
+            jnp.take_along_axis(x, jnp.argsort(x, 1), 1), order, jnp.sort(x, 0),
+            n // 5, n % 5, n << 3, n >> 1, jax.lax.population_count(n), jax.lax.clz(n),
+            jax.lax.bitcast_convert_type(x, jnp.int32), jnp.cumsum(n), n[:, None] * n @ n,
+            jax.lax.dynamic_update_slice(x, x[:2, :3], (at[0], at[1])), jnp.cbrt(x),
+            jax.lax.associative_scan(jnp.maximum, x, axis=1), jnp.unique(n // 2, size=7),
+            jax.lax.reduce_precision(x, 5, 3), jnp.median(x, 1), jnp.histogram(x, 4)[0],
+        )
+    close(neuron.jit(f)(X, at, whole), jax.jit(f)(X, at, whole), 3e-6)
+
+
+def test_gradients_of_what_looks_up_and_pools():
+    def pooled(x):
+        windows = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (2, 3), (2, 2), "VALID")
+        return jnp.sum(windows ** 2) + jnp.sum(jnp.sort(x, 1)[:, 3] * jnp.cumprod(x[0, :8]))
+    close(neuron.jit(jax.grad(pooled))(X), jax.grad(pooled)(X), 1e-5)
+
+    def looked_up(table, at):
+        return jnp.sum(jnp.tanh(table[at]) * jnp.arange(16.0))
+    at = np.array([[1, 3, 1], [0, 1, 7]], np.int32)
+    close(neuron.jit(jax.grad(looked_up))(X, at), jax.grad(looked_up)(X, at), 1e-5)
+
+
+def test_loops_that_run_as_often_as_the_data_say():
+    def root(x):
+        def away(state):
+            return jnp.abs(state[0] ** 2 - x).max() > 1e-3
+
+        def newton(state):
+            return (state[0] + x / state[0]) / 2, state[1] + 1
+        return jax.lax.while_loop(away, newton, (jnp.ones_like(x) * 50, 0))
+    jitted = neuron.jit(root)
+    for x in (np.float32([2.0, 9.0, 1e3]), np.float32([2500.0, 2500.0, 2500.0])):
+        close(jitted(x), jax.jit(root)(x), 1e-6)
+    assert len(jitted.programs) == 1
+    each = jax.vmap(lambda n, x: jax.lax.fori_loop(0, n, lambda i, c: c * x + i, 1.0))
+    counts, x = np.int32([0, 3, 6]), np.float32([2.0, 0.5, -1.5])
+    close(neuron.jit(each)(counts, x), each(counts, x), 1e-6)
 
 
 def test_what_the_chip_has_not_is_refused():
@@ -177,13 +228,11 @@ def test_ops_the_chip_cannot_do_are_named_at_once_with_their_line():
     assert "# here" in error.value.at.text
 
     def factor(x):
-        return jnp.linalg.cholesky(x) + jax.lax.while_loop(
-            lambda s: s.sum() < 9, lambda s: s + 1, x)
+        return jax.lax.while_loop(lambda s: s.sum() < 9, jnp.linalg.cholesky, x)
     with pytest.raises(TrnError) as error:
         neuron.jit(factor)(X[:4, :4])
     assert error.value.code == "compiler.no_kernel"
     assert "cholesky" in error.value.what
-    assert "while" in error.value.what
 
 
 def test_programs_of_several_devices_are_refused():
