@@ -19,15 +19,16 @@ import numpy as np
 def matmul(lhsT, rhs):
     """lhsT[K, M]ᵀ · rhs[K, N] in bfloat16; K and M multiples of 128, N of 512.
 
-    A block of two column tiles of `rhs` stays in SBUF while the rows of the result go by, so `rhs`
-    is read once, `lhsT` once for each block, and each loaded [128, 128] of it multiplies two tiles.
+    Blocks of two column tiles of `rhs` and of four row tiles of `lhsT` lie in SBUF, so that both
+    come in runs of 1 KiB and more.  Four sums grow at a time, half of PSUM: the next four begin
+    while they are copied out.  A loaded row of `rhs` is multiplied by four tiles in turn.
     """
     K, M = lhsT.shape
     _, N = rhs.shape
     TILE_K = nl.tile_size.pmax
     TILE_M = nl.tile_size.gemm_stationary_fmax
     TILE_N = 512
-    BLOCK_N = 2 * TILE_N
+    BLOCK_M, BLOCK_N = 4 * TILE_M, 2 * TILE_N
     k_tiles = K // TILE_K
     out = nl.ndarray((M, N), dtype=lhsT.dtype, buffer=nl.shared_hbm)
     # The partition dimension comes first: [K, N] becomes [128, K / 128, N].
@@ -36,26 +37,27 @@ def matmul(lhsT, rhs):
 
     for start in range(0, N, BLOCK_N):
         width = min(BLOCK_N, N - start)
-        columns, tiles = nl.ds(start, width), width // TILE_N
         rhs_block = nl.ndarray((TILE_K, k_tiles, width), dtype=rhs.dtype, buffer=nl.sbuf)
         for k in nl.affine_range(k_tiles):
-            nisa.dma_copy(dst=rhs_block[:, k, :], src=rhs_rows[:, k, columns])
-        for m in nl.affine_range(M // TILE_M):
-            rows = nl.ds(m * TILE_M, TILE_M)
-            lhs_tile = nl.ndarray((TILE_K, k_tiles, TILE_M), dtype=lhsT.dtype, buffer=nl.sbuf)
-            nisa.dma_copy(dst=lhs_tile, src=lhs_rows[:, :, rows])
-            sums = []
-            for _ in nl.affine_range(tiles):
-                sums.append(nl.ndarray((TILE_M, TILE_N), dtype=nl.float32, buffer=nl.psum))
-            for k in nl.affine_range(k_tiles):
-                lhs, rhs_row = lhs_tile[:, k, :], rhs_block[:, k, :]
-                for t in nl.affine_range(tiles):
-                    moving = rhs_row[:, t * TILE_N : (t + 1) * TILE_N]
-                    nisa.nc_matmul(dst=sums[t], stationary=lhs, moving=moving)
-            result = nl.ndarray((TILE_M, width), dtype=out.dtype, buffer=nl.sbuf)
-            for t in nl.affine_range(tiles):
-                nisa.tensor_copy(dst=result[:, nl.ds(t * TILE_N, TILE_N)], src=sums[t])
-            nisa.dma_copy(dst=out[rows, columns], src=result)
+            nisa.dma_copy(dst=rhs_block[:, k, :], src=rhs_rows[:, k, nl.ds(start, width)])
+        for first in range(0, M, BLOCK_M):
+            height = min(BLOCK_M, M - first)
+            lhs_block = nl.ndarray((TILE_K, k_tiles, height), dtype=lhsT.dtype, buffer=nl.sbuf)
+            nisa.dma_copy(dst=lhs_block, src=lhs_rows[:, :, nl.ds(first, height)])
+            for column in range(0, width, TILE_N):
+                sums = []
+                for _ in nl.affine_range(height // TILE_M):
+                    sums.append(nl.ndarray((TILE_M, TILE_N), dtype=nl.float32, buffer=nl.psum))
+                for k in nl.affine_range(k_tiles):
+                    lhs_row, moving = lhs_block[:, k, :], rhs_block[:, k, nl.ds(column, TILE_N)]
+                    for m in nl.affine_range(height // TILE_M):
+                        stationary = lhs_row[:, nl.ds(m * TILE_M, TILE_M)]
+                        nisa.nc_matmul(dst=sums[m], stationary=stationary, moving=moving)
+                for m in nl.affine_range(height // TILE_M):
+                    result = nl.ndarray((TILE_M, TILE_N), dtype=out.dtype, buffer=nl.sbuf)
+                    nisa.tensor_copy(dst=result, src=sums[m])
+                    rows = nl.ds(first + m * TILE_M, TILE_M)
+                    nisa.dma_copy(dst=out[rows, nl.ds(start + column, TILE_N)], src=result)
     return out
 
 

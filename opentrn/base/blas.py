@@ -82,14 +82,51 @@ def product(turned: np.ndarray, right: np.ndarray, out: np.ndarray, add: bool) -
     With `add` the product is added to what `out` holds.  Not done where BLAS was not found or a
     matrix does not have dense rows.
     """
-    function = _sgemm()
-    pitches = _pitch(turned), _pitch(right), _pitch(out)
-    if function is None or not all(pitches):
+    return products([turned], right, [out], add)
+
+
+def products(turned: list, right: np.ndarray, outs: list, add: bool) -> bool:
+    """`product` of each matrix of `turned` with `right`, into its place in `outs`; all or none.
+
+    Neighbours in memory on both sides are taken as one matrix, because `right` is then prepared
+    once: four [128, 128] · [128, 512] take two thirds of the time.
+    """
+    function, pitch = _sgemm(), _pitch(right)
+    if function is None or not pitch:
         return False
-    k, m = turned.shape
-    function(
-        ROW_MAJOR, TURNED, PLAIN, m, right.shape[1], k, 1.0,
-        _start(turned), pitches[0], _start(right), pitches[1],
-        float(add), _start(out), pitches[2],
-    )  # fmt: skip
+    start, (k, n), tall = _start(right), right.shape, []
+    for left, out in zip(turned, outs, strict=True):
+        pitches, rows = (_pitch(left), _pitch(out)), left.shape[1]
+        if not all(pitches):
+            return False
+        places = _start(left), _start(out)
+        if not (tall and tall[-1].takes(places, pitches, rows)):
+            tall.append(_Tall(places, pitches, rows))
+    for one in tall:
+        function(
+            ROW_MAJOR, TURNED, PLAIN, one.rows, n, k, 1.0, one.places[0], one.pitches[0],
+            start, pitch, float(add), one.places[1], one.pitches[1],
+        )  # fmt: skip
     return True
+
+
+class _Tall:
+    """Stationary matrices side by side and their results one below the other, as one product.
+
+    Of both sides the place and the row pitch; the rows of the result are columns of the first.
+    """
+
+    __slots__ = ("pitches", "places", "rows")
+
+    def __init__(self, places: tuple[int, int], pitches: tuple[int, int], rows: int):
+        self.places, self.pitches, self.rows = places, pitches, rows
+
+    def takes(self, places: tuple[int, int], pitches: tuple[int, int], rows: int) -> bool:
+        """Grow by a product that begins where this one ends on both sides."""
+        if pitches != self.pitches or pitches[0] < self.rows + rows:
+            return False
+        ends = self.places[0] + 4 * self.rows, self.places[1] + 4 * self.rows * pitches[1]
+        if places != ends:
+            return False
+        self.rows += rows
+        return True

@@ -558,6 +558,13 @@ def dot(
         return np.add(out, np.matmul(left, right), out=out)
 
 
+def dots(stationary: list, moving: np.ndarray, outs: list, add: bool = False) -> None:
+    """`dot` of each stationary matrix with one moving one, into each of `outs`, in order."""
+    if not blas.products(stationary, moving, outs, add):
+        for left, out in zip(stationary, outs, strict=True):
+            dot(left, moving, out, add)
+
+
 def dot_mx(stationary, stationary_scales, moving, moving_scales) -> np.ndarray:
     """float32 product of two matrices [32g, M] and [32g, N] whose 32 rows share scales [g, ·].
 

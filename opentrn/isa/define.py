@@ -114,6 +114,7 @@ class Instr:
     meets: bool = False  # needs to know of other cores or ranks: who runs them carries it out
     plan: Any = None  # of one form: how it runs, kept here by who runs it
     adds: bool = False  # run can add to its output in place (out=, add=True)
+    waits: bool = False  # run takes all values and may come later, behind a matmul
     delivers: bool = False  # run can write float32 results of `dst` straight into memory (out=)
     module: str = "nki.isa"  # the public module its function belongs to
     parameters: dict[str, Any] = {}

@@ -138,6 +138,15 @@ class nc_matmul(Instr):
             return {"dst": _handed_on(rows, columns, out, add)}
         return {"dst": numerics.dot(rows, columns, out, add)}
 
+    def run_several(i, stationary: list, moving, outs: list, add: bool) -> None:
+        """`run` of several stationary tiles with one moving tile, each into its own place."""
+        if i.transposes() or _doubled(i):
+            for one, out in zip(stationary, outs, strict=True):
+                i.run(one, moving, out=out, add=add)
+        else:
+            lefts = [one.reshape(i.K, i.M) for one in stationary]
+            numerics.dots(lefts, moving.reshape(i.K, i.N), outs, add)
+
     cycles = derived(
         "NKI ISA v2.26.1 nc_matmul: max(min(64, N_stationary), N_moving), ×4 for float32 (×2 with "
         "a onezero operand); NG2:285 stationary load N/4 in the background",
@@ -228,6 +237,7 @@ class nc_transpose(Instr):
     All free axes of `data` count as one.  The bits pass through unchanged from NeuronCore-v3 on.
     """
 
+    waits = True
     engines = ("tensor", "vector")
     dst = Out("psum|sbuf", "F P")
     data = In("sbuf|psum", "P F")

@@ -53,6 +53,7 @@ SCALAR_PAIRS = {("multiply", "add"), ("multiply", ""), ("add", "")}
 class tensor_copy(VectorInstr):
     """dst[P,F] = src[P,F], bit by bit between equal dtypes, otherwise through float32."""
 
+    waits = True
     engines = ENGINES
     gathers = ("dst", "src")
     packs = True
@@ -104,6 +105,7 @@ class tensor_copy(VectorInstr):
 class memset(VectorInstr):
     """dst[P,F] = value, converted to the dtype of dst."""
 
+    waits = True
     engines = ("vector", "gpsimd")
     packs = True
     dst = Out(TILE, "P F")
@@ -148,6 +150,7 @@ class tensor_tensor(VectorInstr):
     are computed in native integers, exact modulo 2^32.
     """
 
+    waits = True
     engines = ("vector", "gpsimd")
     delivers = True
     gathers = ("dst", "data1")
@@ -217,6 +220,7 @@ class tensor_scalar(VectorInstr):
     `reverse1` put the operand to the left of its operator.
     """
 
+    waits = True
     engines = ENGINES
     delivers = True
     gathers = ("dst", "data")
@@ -345,6 +349,7 @@ def _scalar_engine_laws(i):
 class scalar_tensor_tensor(VectorInstr):
     """dst[P,F] = (data[P,F] <op0> operand0[P,1]) <op1> operand1[P,F], in float32."""
 
+    waits = True
     delivers = True
     dst = Out(TILE, "P F")
     data = In(TILE, "P F")
@@ -389,6 +394,7 @@ class scalar_tensor_tensor(VectorInstr):
 class reciprocal(VectorInstr):
     """dst[P,F] = 1 / data[P,F], in float32."""
 
+    waits = True
     dst = Out(TILE, "P F")
     data = In(TILE, "P F")
 

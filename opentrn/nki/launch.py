@@ -42,7 +42,9 @@ def call(session: Session, func: Callable, bound: inspect.BoundArguments) -> Any
         look.begin(session)
     own = inspect.BoundArguments(bound.signature, given)
     with refusals.refused():
-        return func(*own.args, **own.kwargs)
+        result = func(*own.args, **own.kwargs)
+    session.machine.catch_up()
+    return result
 
 
 def check_inputs(session: Session, program) -> None:

@@ -10,6 +10,7 @@ from opentrn.isa import Buffer, Instruction, Loop, Register, View
 from opentrn.sim import dynamic, groups
 from opentrn.sim.collectives import by_itself
 from opentrn.sim.columns import Columns, access
+from opentrn.sim.late import put_off
 from opentrn.sim.memory import (
     Arena,
     Slab,
@@ -53,7 +54,7 @@ class Machine:
         self._pool: dict[tuple, list[np.ndarray]] = {}
         self._pooled, self._slab = 0, Slab()
         self._arenas: dict[str, Arena] = {}
-        # Matmuls that were checked and recorded, whose products are still to be computed.
+        # Work that was checked and recorded and is still to be computed (see `sim.late`).
         self.late: list[Callable[[], Any]] = []
         self.products: dict[tuple[int, int], np.ndarray] = {}
         self._held: list[Buffer] = []
@@ -74,13 +75,12 @@ class Machine:
             storage = Storage(buffer, fresh_rows(buffer.shape[0], row), raw=True)
         else:
             storage = self._in_hbm(buffer)
-        if buffer.space == "psum":
-            storage.late = self.late
+        storage.late = self.late
         self.storages[buffer] = storage
         return storage
 
     def _rows(self, buffer: Buffer) -> np.ndarray:
-        free = self._pool.get((buffer.shape[0], buffer.free, buffer.dtype))
+        free = self._pool.get((buffer.space, buffer.shape[0], buffer.free, buffer.dtype))
         if free:
             array = free.pop()
             self._pooled -= array.nbytes
@@ -89,6 +89,7 @@ class Machine:
 
     def _fixed(self, buffer: Buffer) -> Storage:
         """Buffers with explicit addresses really alias: all share one array of bytes."""
+        self.catch_up()
         if buffer.space not in self._arenas:
             core = self.chip.core
             size = core.sbuf_partition if buffer.space == "sbuf" else core.psum_partition
@@ -123,6 +124,7 @@ class Machine:
         raw = buffer.dtype.storage != buffer.dtype.carrier
         storage = Storage(buffer, flat.view(np.uint8) if raw else flat, raw)
         storage.written.cells, storage.borrowed = True, True
+        storage.late = self.late
         self.storages[buffer] = storage
         return storage
 
@@ -138,7 +140,7 @@ class Machine:
         if storage is None or storage.raw:
             return
         if self._pooled + storage.array.nbytes <= POOL_BYTES:
-            key = (buffer.shape[0], buffer.free, buffer.dtype)
+            key = (buffer.space, buffer.shape[0], buffer.free, buffer.dtype)
             self._pool.setdefault(key, []).append(storage.array)
             self._pooled += storage.array.nbytes
 
@@ -183,7 +185,10 @@ class Machine:
             check_range(self, instruction, plan)
         if plan.sums:
             return self._run_sum(instruction, plan)
-        self.catch_up()
+        if self.late:
+            if put_off(self, instruction, plan):
+                return
+            self.catch_up()
         if plan.moves:
             self._run_move(instruction)
         elif plan.plain:
@@ -199,7 +204,7 @@ class Machine:
             view = operands[n]
             given[name] = view
             if type(view) is View:
-                storage = self._source(instruction, view, name)
+                storage = self.source(instruction, view, name)
                 given[name] = storage.read(view)
         if form.state:
             given[form.state] = self._state(form)
@@ -212,7 +217,7 @@ class Machine:
         for n, name in plan.outputs:
             view = operands[n]
             if view is not None and name in result:
-                storage = self._target(instruction, view)
+                storage = self.target(instruction, view)
                 if room is None or result[name] is not room:
                     known = view.dtype if plan.exact else None
                     put(storage.window(view), result[name], view.dtype, storage.raw, known)
@@ -226,7 +231,7 @@ class Machine:
         for other in others:
             if type(other) is View and other.buffer is buffer:
                 return None
-        storage = self._target(instruction, view)
+        storage = self.target(instruction, view)
         return None if storage.raw else storage.window(view)
 
     def _run_sum(self, instruction: Instruction, plan: Plan) -> None:
@@ -234,7 +239,7 @@ class Machine:
         operands, given = instruction.operands, {}
         for n, name in plan.inputs:
             view = operands[n]
-            given[name] = self._source(instruction, view, name).read(view)
+            given[name] = self.source(instruction, view, name).coming(view)
         view = operands[plan.outputs[0][0]]
         storage = self.storages.get(view.buffer) or self.allocate(view.buffer)
         storage.settle(view)
@@ -243,13 +248,13 @@ class Machine:
     def _run_move(self, instruction: Instruction) -> None:
         """The short way for copies that convert nothing."""
         to, view = instruction.operands
-        source = self._source(instruction, view, "src")
+        source = self.source(instruction, view, "src")
         source.settle(view)
-        target = self._target(instruction, to)
-        move(target, to, source, view)
+        target = self.target(instruction, to)
+        move(target.window(to), source.window(view), view.dtype, target.raw, source.raw)
         target.written.add(to)
 
-    def _source(self, instruction: Instruction, view: View, name: str) -> Storage:
+    def source(self, instruction: Instruction, view: View, name: str) -> Storage:
         """The storage of a view that is about to be read."""
         storage = self.storages.get(view.buffer) or self.allocate(view.buffer)
         if storage.written.cells is not True:
@@ -258,7 +263,7 @@ class Machine:
             storage.seen.add(view)
         return storage
 
-    def _target(self, instruction: Instruction, view: View) -> Storage:
+    def target(self, instruction: Instruction, view: View) -> Storage:
         """The storage of a view that is about to be overwritten."""
         storage = self.storages.get(view.buffer) or self.allocate(view.buffer)
         storage.settle(view)
@@ -347,14 +352,15 @@ class Machine:
 
     def _mover(self, instruction: Instruction, source: Storage) -> Callable[[], None]:
         to, view = instruction.operands
-        target = self._target(instruction, to)
+        target = self.target(instruction, to)
+        given = target.window(to), source.window(view), view.dtype, target.raw, source.raw
         if to.buffer.space != "psum":
-            return lambda: move(target, to, source, view)
+            return lambda: move(*given)
 
         def into_psum():
             if target.touched.cells is not None:
                 groups.close(self, target, to, instruction)
-            move(target, to, source, view)
+            move(*given)
 
         return into_psum
 

@@ -4,17 +4,12 @@ A matmul overwrites what no matmul has touched since something else was written 
 the rest.  `Storage.touched` marks the results of matmuls, `Storage.seen` those that were read.
 """
 
-from functools import partial
-
 import numpy as np
 
 from opentrn.base import float32
 from opentrn.isa import Instruction, View
+from opentrn.sim.late import product
 from opentrn.sim.memory import Storage, put
-
-# Matmuls put off at most: between two of them the tile product drives the interpreter out of the
-# caches, and sixteen checked in a row and computed in a row take a third less time beside it.
-MOST = 64
 
 
 def add(
@@ -24,19 +19,17 @@ def add(
 
     With `late` a plain product may be put off until `machine.catch_up`; its checks are made now.
     """
-    run, window = instruction.form.run, storage.window(view)
+    form, window = instruction.form, storage.ahead(view)
     group = opened(machine, storage, view, instruction)
     whole = group is None or group is True
-    if whole and instruction.form.adds and window.ndim == 2 and _direct(storage, view):
-        product = partial(run, **given, out=window, add=group is True)
-        if late and len(machine.late) < MOST:
-            machine.late.append(product)
+    if whole and form.adds and window.ndim == 2 and _direct(storage, view):
+        if late:
+            product(machine, form, given, window, group is True)
         else:
-            machine.catch_up()
-            product()
+            form.run(**given, out=window, add=group is True)
     else:
         machine.catch_up()
-        value = run(**given, out=_room(machine, instruction.form))["dst"].reshape(window.shape)
+        value = form.run(**given, out=_room(machine, form))["dst"].reshape(window.shape)
         if group is True and _direct(storage, view):
             np.add(window, value, out=window)
         else:

@@ -174,8 +174,8 @@ class Storage:
     matmuls in PSUM, `seen` those that have been read.  `origin` is the byte at which the buffer
     begins in `array` (buffers with explicit addresses share one).  `borrowed` memory belongs to
     the caller and is copied before the first write; `unset` memory is made to read as
-    uninitialised when something is read that nobody wrote.  `late` is work on PSUM that its machine
-    has put off (see `sim.groups`) and that is done before anything is read.
+    uninitialised when something is read that nobody wrote.  `late` is work that its machine has put
+    off (see `sim.late`): it is done before anyone gets at the memory.
     """
 
     __slots__ = (
@@ -203,23 +203,33 @@ class Storage:
 
     def window(self, view: View) -> np.ndarray:
         """The view as a zero-copy strided array of carrier values (or of storage elements)."""
+        if self.late:
+            catch_up(self.late)
+        return self.ahead(view)
+
+    def ahead(self, view: View) -> np.ndarray:
+        """As `window`, for work that is put off itself."""
         known = self.windows.get(id(view))
         if known is not None:
             return known[1]
         if len(self.windows) >= WINDOWS:
             self.windows.clear()
-        made = self.place(view)
+        made = self._strided(view)
         # The view is kept beside its window, so that its id stays its own.
         self.windows[id(view)] = view, made
         return made
 
     def place(self, view: View) -> np.ndarray:
         """As `window`, for views that will not come again."""
+        if self.late:
+            catch_up(self.late)
+        return self._strided(view)
+
+    def _strided(self, view: View) -> np.ndarray:
         array = self.array
         if self.raw:
             shape, strides, offset = view.numpy_layout(view.dtype.itemsize, array.strides[0])
-            offset += self.origin
-            return np.ndarray(shape, view.dtype.storage, array, offset, strides)
+            return np.ndarray(shape, view.dtype.storage, array, offset + self.origin, strides)
         shape, strides, offset = view.numpy_layout(array.itemsize, array.strides[0])
         return np.ndarray(shape, array.dtype, array, offset, strides)
 
@@ -245,11 +255,16 @@ class Storage:
         """Carrier values of the view; shares memory where no conversion is needed."""
         if self.late:
             catch_up(self.late)
+        return self.coming(view)
+
+    def coming(self, view: View) -> np.ndarray:
+        """As `read`, for work that is put off itself (what has to be converted is read now)."""
         self.settle(view)
         if self.unset and self.written.cells is not True:
             self.blank()
-        window = self.window(view)
-        return numerics.decode(window, view.dtype) if self.raw else window
+        if self.raw:
+            return numerics.decode(self.window(view), view.dtype)
+        return self.ahead(view)
 
     def stored(self, view: View, last: bool = False) -> np.ndarray:
         """A copy of the view in its dtype's storage type.
@@ -359,12 +374,14 @@ def refuse_widened(dtype) -> None:
         raise UsageError(f"{dtype} values that were never rounded are used as bits", code=BITS)
 
 
-def move(target: Storage, to: View, source: Storage, view: View) -> None:
-    """Copy a view to one of the same shape and dtype; bits are converted at most once."""
-    window, given, dtype = target.window(to), source.window(view), view.dtype
-    if target.raw == source.raw:
+def move(window: np.ndarray, given: np.ndarray, dtype, raw: bool, bits: bool) -> None:
+    """Copy a window to one of the same shape and dtype; bits are converted at most once.
+
+    `raw` says whether `window` holds storage bits, `bits` whether `given` does.
+    """
+    if raw == bits:
         np.copyto(window, given)
-    elif source.raw:
+    elif bits:
         numerics.decode(given, dtype, out=window)
     else:
         numerics.encode(given, dtype, exact=True, out=window)
@@ -408,7 +425,9 @@ def writer(window: np.ndarray, dtype, raw: bool, known) -> Callable[[np.ndarray]
 class Slab:
     """Where tiles of some size get their memory: large pieces, begun at a huge page.
 
-    A fresh tile costs a page fault for every 4 KiB otherwise, as much time as filling it.
+    A fresh tile costs a page fault for every 4 KiB otherwise, as much time as filling it.  Tiles
+    made one after the other follow each other in memory, so matmuls into them can be made as one
+    (see `blas.products`).
     """
 
     __slots__ = ("_free", "_piece")

@@ -12,7 +12,7 @@ class Plan(NamedTuple):
 
     `plain` forms have static operands in memory and nothing else; they run without closures.
     `sums` are such forms that add to their output; `direct` such whose `run` may write its result
-    straight into a float32 tile.
+    straight into a float32 tile.  `waits`: may be put off behind a matmul (see `sim.late`).
     `inputs` and `outputs` are (position, name).  `exact`: `run` does no arithmetic; `moves`: its
     result is the source, in the source's dtype and shape; `checked`: inputs whose memory must have
     been written (what an instruction only leaves as it was need not).
@@ -21,6 +21,7 @@ class Plan(NamedTuple):
     plain: bool
     sums: bool
     direct: bool
+    waits: bool
     inputs: tuple[tuple[int, str], ...]
     outputs: tuple[tuple[int, str], ...]
     exact: bool
@@ -44,15 +45,17 @@ def _plan(form) -> Plan:
     special = "register" in roles or registers or form.partial or form.meets
     special = special or dynamic.skips(form) or any(t.indirect for t in tiles)
     plain = not special and "acc" not in roles
-    moves = type(form).__name__ == "dma_copy" and plain
+    outputs = tuple((n, name) for n, name in names if roles[n] in ("out", "inout", "acc"))
+    moves = plain and type(form).__name__ == "dma_copy" and _alike(tiles)
     return Plan(
         plain=plain,
         sums=not special and "acc" in roles,
         direct=plain and form.delivers and _same(tiles),
+        waits=moves or plain and form.waits and not form.state and len(outputs) == 1,
         inputs=tuple((n, name) for n, name in names if roles[n] in ("in", "inout")),
-        outputs=tuple((n, name) for n, name in names if roles[n] in ("out", "inout", "acc")),
+        outputs=outputs,
         exact=form.exact(),
-        moves=moves and tiles[0].shape == tiles[1].shape and tiles[0].dtype == tiles[1].dtype,
+        moves=moves,
         checked=tuple(
             (n, name)
             for n, name in names
@@ -60,6 +63,11 @@ def _plan(form) -> Plan:
         ),
         ignored=tuple(f"{type(form).__name__}: `{n}`: {why}" for n, why in form.ignored()),
     )
+
+
+def _alike(tiles: list) -> bool:
+    """Whether the two tiles have one shape and dtype."""
+    return tiles[0].shape == tiles[1].shape and tiles[0].dtype == tiles[1].dtype
 
 
 def _same(tiles: list) -> bool:

@@ -65,3 +65,43 @@ def test_infinities_and_nan_pass_through():
     out = np.array([[1.0, np.inf], [np.nan, 1.0]], np.float32)
     numerics.dot(np.ones((1, 2), np.float32), np.ones((1, 2), np.float32), out, add=True)
     assert np.array_equal(out, [[2, np.inf], [np.nan, 2]], equal_nan=True)
+
+
+NEIGHBOURS = st.permutations(range(4))
+
+
+@given(NEIGHBOURS, NEIGHBOURS, SIZES, SIZES, st.integers(1, 9), st.booleans(), st.integers(0, 99))
+@settings(deadline=None, max_examples=80)
+def test_several_products_are_each_of_them(lefts, places, k, n, m, add, seed):
+    """Wherever the stationary matrices and the results lie: neighbours on both sides or not."""
+    random = np.random.default_rng(seed)
+    wide = random.integers(-8, 9, (k, 4 * m)).astype(np.float32)
+    right = random.integers(-8, 9, (k, n)).astype(np.float32)
+    held = random.integers(-8, 9, (4 * m, n)).astype(np.float32)
+    out = held.copy()
+    stationary = [wide[:, i * m : (i + 1) * m] for i in lefts]
+    numerics.dots(stationary, right, [out[i * m : (i + 1) * m] for i in places], add)
+    wanted = held.astype(np.float64) * add
+    for left, i in zip(stationary, places, strict=True):
+        wanted[i * m : (i + 1) * m] += left.astype(np.float64).T @ right
+    assert np.array_equal(out, wanted)
+
+
+def test_neighbours_are_one_product_to_the_last_bit():
+    random = np.random.default_rng(3)
+    wide, right = padded(random, 128, 512, 16), padded(random, 128, 512, 16)
+    out = np.zeros((512, 512), np.float32)
+    parts = [slice(128 * i, 128 * (i + 1)) for i in range(4)]
+    if not blas.products([wide[:, p] for p in parts], right, [out[p] for p in parts], False):
+        pytest.skip("NumPy's BLAS does not show its GEMM here")
+    for p in parts:
+        assert np.array_equal(out[p], np.matmul(wide[:, p].T, right))
+
+
+def test_rows_that_hold_no_neighbour_are_taken_one_by_one():
+    """A matrix that begins where the first row of another ends is its second row, no neighbour."""
+    flat = np.arange(24, dtype=np.float32)
+    left, below = flat[:16].reshape(4, 4), flat[4:20].reshape(4, 4)
+    out, right = np.zeros((8, 2), np.float32), np.ones((4, 2), np.float32)
+    numerics.dots([left, below], right, [out[:4], out[4:]])
+    assert np.array_equal(out[:, 0], np.concatenate([left.sum(0), below.sum(0)]))

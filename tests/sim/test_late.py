@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from opentrn import nki
 from opentrn.nki import isa as nisa
 from opentrn.nki import language as nl
-from opentrn.sim import groups
+from opentrn.sim import Replay, late
 
 SIZE, TILES = 16, 3
 NUMBERS = st.integers(0, TILES - 1)
@@ -87,7 +87,7 @@ def test_products_of_a_random_order_of_events(steps, seed):
 
 
 def test_more_products_than_are_put_off():
-    count = 2 * groups.MOST + 5
+    count = 2 * late.MOST + 5
 
     def kernel(x):
         tile = nl.load(x)
@@ -102,3 +102,81 @@ def test_more_products_than_are_put_off():
 
     x = np.random.default_rng(0).integers(-3, 4, (SIZE, SIZE)).astype(np.float32)
     assert np.array_equal(nki.run(kernel, x).outputs, count * (x.T @ x))
+
+
+def test_what_waits_is_done_before_an_output_is_handed_over():
+    """Copies, fills and arithmetic behind a matmul wait for it; the caller sees them done."""
+
+    def kernel(x, y):
+        tile = nl.load(x)
+        acc = nl.ndarray((SIZE, SIZE), nl.float32, buffer=nl.psum)
+        nisa.nc_matmul(acc, tile, tile)
+        held = nl.ndarray((SIZE, SIZE), nl.float32)
+        nisa.tensor_copy(held, acc)
+        nisa.tensor_scalar(held, held, nl.multiply, 2.0)
+        nisa.tensor_tensor(held, held, tile, nl.add)
+        nisa.dma_copy(y, held)  # an input: given back to the caller's array
+        out = nl.ndarray((SIZE, SIZE), nl.float32, buffer=nl.shared_hbm)
+        nisa.dma_copy(out, held)
+        nisa.memset(held, 5.0)
+        return out
+
+    x = np.random.default_rng(0).integers(-3, 4, (SIZE, SIZE)).astype(np.float32)
+    y = np.zeros_like(x)
+    assert np.array_equal(nki.run(kernel, x, y).outputs, 2 * x.T @ x + x)
+    assert np.array_equal(y, 2 * x.T @ x + x)
+
+
+def test_memory_that_is_used_again_keeps_what_waits():
+    """Tiles let go while work on them waits: the next of their form take their memory."""
+
+    def kernel(x):
+        out = nl.ndarray((4, SIZE, SIZE), nl.float32, buffer=nl.shared_hbm)
+        for n in range(4):
+            tile = nl.load(x[n])
+            acc = nl.ndarray((SIZE, SIZE), nl.float32, buffer=nl.psum)
+            nisa.nc_matmul(acc, tile, tile)
+            held = nl.ndarray((SIZE, SIZE), nl.float32)
+            nisa.tensor_copy(held, acc)
+            nisa.dma_copy(out[n], held)
+            tile = acc = held = None
+        return out
+
+    x = np.random.default_rng(0).integers(-3, 4, (4, SIZE, SIZE)).astype(np.float32)
+    assert np.array_equal(nki.run(kernel, x).outputs, x.transpose(0, 2, 1) @ x)
+
+
+def test_bits_seen_as_another_type_are_those_of_the_work_that_waited():
+    def kernel(x):
+        tile = nl.load(x)
+        acc = nl.ndarray((SIZE, SIZE), nl.float32, buffer=nl.psum)
+        nisa.nc_matmul(acc, tile, tile)
+        held = nl.ndarray((SIZE, SIZE), nl.float32)
+        nisa.tensor_copy(held, acc)
+        out = nl.ndarray((SIZE, SIZE), nl.int32, buffer=nl.shared_hbm)
+        nisa.dma_copy(out, held.view(nl.int32))
+        return out
+
+    x = np.random.default_rng(0).integers(-3, 4, (SIZE, SIZE)).astype(np.float32)
+    assert np.array_equal(nki.run(kernel, x).outputs, (x.T @ x).view(np.int32))
+
+
+def test_replay_gives_the_bits_of_the_run():
+    def kernel(x):
+        tile = nl.load(x)
+        sums = [nl.ndarray((128, 512), nl.float32, buffer=nl.psum) for _ in range(4)]
+        out = nl.ndarray((512, 512), nl.float32, buffer=nl.shared_hbm)
+        for _ in range(2):
+            for m in range(4):
+                nisa.nc_matmul(sums[m], tile[:, m * 128 : (m + 1) * 128], tile)
+        for m in range(4):
+            held = nl.ndarray((128, 512), nl.float32)
+            nisa.tensor_copy(held, sums[m])
+            nisa.dma_copy(out[m * 128 : (m + 1) * 128], held)
+        return out
+
+    x = np.random.default_rng(0).normal(size=(128, 512)).astype(np.float32)
+    run = nki.run(kernel, x)
+    assert np.array_equal(run.outputs, Replay(run.program, run.chip)([x])[0])
+    wanted = 2 * (x.astype(np.float64).T @ x)
+    np.testing.assert_allclose(run.outputs, wanted, rtol=1e-4, atol=1e-4)
