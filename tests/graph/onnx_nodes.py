@@ -30,6 +30,51 @@ def cases():
         return {case.name: case for case in collect_testcases(None)}
 
 
+def stored():
+    """Name -> test case of the models that lie in the package with inputs and outputs."""
+    import os
+    from types import SimpleNamespace
+
+    import onnx
+
+    home, found = os.path.join(os.path.dirname(onnx.__file__), "backend", "test", "data"), {}
+    for kind in ("simple", "pytorch-operator", "pytorch-converted"):
+        for name in sorted(os.listdir(os.path.join(home, kind))):
+            folder = os.path.join(home, kind, name)
+            sets = []
+            for each in sorted(os.listdir(folder)):
+                inside = os.path.join(folder, each)
+                if os.path.isdir(inside):
+                    sets.append([_tensors(inside, word) for word in ("input", "output")])
+            found[f"{kind}/{name}"] = SimpleNamespace(
+                name=name, rtol=1e-3, atol=1e-5, data_sets=sets,
+                model=onnx.load(os.path.join(folder, "model.onnx")))  # fmt: skip
+    return found
+
+
+def light():
+    """Name -> path of the image models whose weights are made when they run."""
+    import os
+
+    import onnx
+
+    folder = os.path.join(os.path.dirname(onnx.__file__), "backend", "test", "data", "light")
+    return {n: os.path.join(folder, n) for n in sorted(os.listdir(folder)) if n.endswith(".onnx")}
+
+
+def _tensors(folder, word):
+    import os
+
+    import onnx
+
+    count = sum(name.startswith(f"{word}_") for name in os.listdir(folder))
+    found = []
+    for i in range(count):
+        with open(os.path.join(folder, f"{word}_{i}.pb"), "rb") as file:
+            found.append(onnx.TensorProto.FromString(file.read()))
+    return found
+
+
 def ops_of(model):
     """The ops a model names, those of its inner graphs too."""
     found, stack = set(), [model.graph]
@@ -68,7 +113,8 @@ def run(case):
 
 def built(model, inputs):
     """(graph, its inputs) for a case's inputs; what must be known beforehand is fixed."""
-    names = [i.name for i in model.graph.input if i.name]
+    weights = {w.name for w in model.graph.initializer}
+    names = [i.name for i in model.graph.input if i.name and i.name not in weights]
     held = dict(zip(names, inputs, strict=True))
     shapes, fixed = {}, {}
     for name, value in held.items():
@@ -90,10 +136,10 @@ def built(model, inputs):
                 raise
             fixed[name] = held[name]
             continue
-        return graph, [stored(held[v.attrs.label]) for v in graph.inputs]
+        return graph, [held_as(held[v.attrs.label]) for v in graph.inputs]
 
 
-def stored(value):
+def held_as(value):
     """Integers of less than a byte as graphs hold them."""
     return value.astype(value.dtype.name.rstrip("24") + "8") if value.dtype.name in SMALL else value
 
@@ -124,7 +170,7 @@ def first_whole(free, held):
 
 def differs(have, want, case):
     """How a result differs from what the case expects, "" if it does not."""
-    want = stored(np.asarray(want))
+    want = held_as(np.asarray(want))
     if have.shape != want.shape or have.dtype != want.dtype:
         return f"is {have.dtype}{list(have.shape)}, not {want.dtype}{list(want.shape)}"
     if want.dtype.kind in "iub":

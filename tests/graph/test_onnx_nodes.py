@@ -2,6 +2,8 @@
 
 import pytest
 
+from opentrn.graph import from_onnx
+
 pytest.importorskip("onnx", reason="the extra `onnx` is not installed")
 
 from tests.graph import onnx_nodes as data
@@ -47,6 +49,22 @@ def test_what_is_refused_is_listed(results):
     assert {n: t for n, t in refused.items() if not data.ops_of(data.cases()[n].model) & REFUSED
             and not any(use in t for use in REFUSED_USES)} == {}  # fmt: skip
     assert sum(t == "passed" for t in results.values()) >= 1700
+
+
+def test_the_packages_stored_models_pass():
+    cases = data.stored()
+    told = {name: data.run(case) for name, case in cases.items()}
+    refused = {"ai.onnx.preview.training.Gradient", "StringNormalizer"}
+    assert {n: t for n, t in told.items()
+            if t != "passed" and not data.ops_of(cases[n].model) & refused} == {}  # fmt: skip
+    assert len(told) >= 140
+
+
+@pytest.mark.parametrize("name", ["light_resnet50.onnx", "light_squeezenet.onnx"])
+def test_image_models_are_read_whole(name):
+    graph = from_onnx(data.light()[name])
+    assert graph.outputs[0].shape[:2] == (1, 1000)
+    assert graph.histogram()["convolution"] in (53, 26)
 
 
 def test_the_checks_can_fail():

@@ -61,7 +61,7 @@ declare("graph.onnx_fixed", "an input of an ONNX model was given a shape or valu
 def from_onnx(source: Any, *, dims: Mapping[str, int] | None = None,
               shapes: Mapping[str, Sequence[int]] | None = None,
               fixed: Mapping[str, Any] | None = None) -> Graph:
-    """The graph of an ONNX model: a path, the bytes of a file, or a ModelProto; opsets 7 to 28.
+    """The graph of an ONNX model: a path, the bytes of a file, or a ModelProto; opsets 6 to 28.
 
     Inputs and outputs keep their names (a sequence `y` is `y.0`, `y.1`, …), initializers become
     named constants.  `dims` gives sizes

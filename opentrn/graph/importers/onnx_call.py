@@ -181,6 +181,21 @@ class Node:
             raise self.refuse("`axes` names an axis twice")
         return tuple(found)
 
+    def pair(self) -> list[Value]:
+        """The first two inputs broadcast against each other; before version 7 only the second is,
+        and only where the node says so: its axes are those of the first from `axis` on."""
+        x, y = self.arg(0), self.arg(1)
+        if self.opset >= 7 or self.proto.domain:
+            return self.together(x, y)
+        if self.attr("broadcast", 0):
+            axis = self.attr("axis")
+            first = x.rank - y.rank if axis is None else self.inside(axis, x.rank + 1)
+            axes = tuple(range(first, first + y.rank))
+            y = self.g.broadcast_in_dim(y, shape=x.shape, dimensions=axes)
+        if x.shape != y.shape:
+            raise self.refuse(f"{list(x.shape)} and {list(y.shape)} without `broadcast`")
+        return [x, y]
+
     def together(self, *values: Value) -> list[Value]:
         """The values broadcast against each other, as NumPy does; their dtypes are their own."""
         shape = broadcast_shape(*(v.shape for v in values))

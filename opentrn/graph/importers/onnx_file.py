@@ -26,7 +26,7 @@ from opentrn.graph.carriers import storage
 from opentrn.graph.data import Data
 from opentrn.graph.types import graph_dtype
 
-FIRST_OPSET, LAST_OPSET = 7, 28
+FIRST_OPSET, LAST_OPSET = 6, 28
 """The versions of ONNX's operator set that are read."""
 LARGEST = 1 << 34  # bytes of a tensor: more is a damaged file, not a weight
 DOMAINS = {"": "", "ai.onnx": ""}

@@ -51,11 +51,11 @@ def _as_in_torch(n: Node, name: str) -> Value:
 
 
 def _pair(n: Node, op: str) -> Value:
-    return getattr(n.g, op)(*n.together(n.arg(0), n.arg(1)))
+    return getattr(n.g, op)(*n.pair())
 
 
 def _comparison(n: Node, direction: str) -> Value:
-    return n.g.compare(*n.together(n.arg(0), n.arg(1)), direction=direction)
+    return n.g.compare(*n.pair(), direction=direction)
 
 
 def _several(n: Node, op: str) -> Value:
@@ -92,7 +92,7 @@ def mean(n: Node) -> Value:
 @onnx_op("Pow")
 def power(n: Node) -> Value:
     """base ^ exponent in the base's dtype."""
-    x, y = n.together(n.arg(0), n.arg(1))
+    x, y = n.pair()
     if x.dtype == y.dtype:
         return n.g.power(x, y)
     if x.dtype.kind == "float":
@@ -171,6 +171,8 @@ def clip(n: Node) -> Value:
 @onnx_op("Dropout")
 def dropout(n: Node) -> tuple[Value, ...]:
     """The input as it is: nothing is dropped outside training."""
+    if n.opset < 7 and not n.attr("is_test"):
+        raise n.refuse("dropping draws random numbers", "export the model for inference")
     if n.has(2):
         training = bool(n.known(2, "training_mode").item())
         ratio = float(n.known(1, "ratio").item()) if n.has(1) else 0.5
@@ -191,7 +193,10 @@ def leaky_relu(n: Node) -> Value:
 @onnx_op("PRelu")
 def prelu(n: Node) -> Value:
     """x, times slope where it is negative."""
-    x, slope = n.x, n.g.broadcast(n.arg(1), n.x.shape)
+    x, slope = n.x, n.arg(1)
+    if n.opset < 7 and slope.rank == 1 and x.rank > 1:  # one for each channel
+        slope = n.g.reshape(slope, (slope.size, *(1,) * (x.rank - 2)))
+    slope = n.g.broadcast(slope, x.shape)
     return n.g.select(n.g.compare(x, n.g.like(x, 0), direction="LT"), x * slope, x)
 
 

@@ -14,7 +14,8 @@ def by_channel(n: Node, x: Value, like: Value) -> Value:
 @onnx_op("BatchNormalization")
 def batch_norm(n: Node) -> Value:
     """(x - mean) / √(variance + epsilon) · scale + bias, by channel, for inference."""
-    if n.attr("training_mode", 0) or n.results > 1:
+    trains = n.opset < 7 and not n.attr("is_test")
+    if trains or n.attr("training_mode", 0) or n.results > 1:
         raise n.refuse("it computes running means, as in training",
                        "export the model for inference")
     if n.attr("spatial", 1) != 1:
