@@ -24,13 +24,17 @@ declare(
 declare(
     "cluster.setting",
     "Settings of recovery and storage are known by name and not negative.",
-    rule="detect, replace, restart, notice, repair in seconds; jitter a share; snapshot, write, "
-    "read in byte/s",
+    rule="detect, replace, restart, notice, repair in seconds; jitter a share of a step, at most "
+    "1; snapshot, write, read in byte/s",
     fix="correct the setting named above",
 )
 
 FILE = Path(__file__).with_name("faults.toml")
 HOUR = 3600.0
+LONGEST = 1e9
+"""Seconds of the longest pause of a recovery, some thirty years."""
+_RATE = (1.0, 1e36)
+_BOUNDS = {"jitter": (0.0, 1.0), "snapshot": _RATE, "write": _RATE, "read": _RATE}
 EFFECTS = ("lost", "job", "slow")
 """The machine is taken out; the job stops and the machine stays; the job goes on, slower."""
 
@@ -86,9 +90,10 @@ def settings(**changed: float) -> Mapping[str, Setting]:
         if name not in found:
             raise UsageError(f"no setting is called {name!r}", code="cluster.setting",
                              fix=f"one of {', '.join(found)}")  # fmt: skip
-        rate = name in ("snapshot", "write", "read")
-        if not value >= 0 or (rate and value == 0):
-            raise UsageError(f"{name} is {value:g}", code="cluster.setting")
+        least, most = _BOUNDS.get(name, (0.0, LONGEST))
+        if not least <= value <= most:
+            raise UsageError(f"{name} = {value:g}, from {least:g} to {most:g}",
+                             code="cluster.setting")  # fmt: skip
         found[name] = Setting(float(value), "caller", "assumed", "given by the caller")
     return found
 

@@ -15,11 +15,18 @@ from math import inf
 
 import numpy as np
 
-from opentrn.base import UsageError
+from opentrn.base import LimitError, UsageError, declare
 from opentrn.cluster.faults import Fault
 from opentrn.cluster.job import Job
 from opentrn.cluster.run import PARTS, Run
 from opentrn.cluster.world import Fleet, World
+
+declare(
+    "cluster.length",
+    "A simulated run has a number of events that ends within minutes.",
+    rule=f"at most {2_000_000:,} checkpoints and faults",
+    fix="simulate a shorter time, or fewer machines",
+)
 
 PHASES = {
     "lost": ("detect", "wait", "replace", "restart"),
@@ -222,14 +229,38 @@ class _Training:
             self.spans.append((begin, end, name))
 
 
+MOST_EVENTS = 2_000_000
+"""Checkpoints and faults that one run may be expected to have: some minutes of simulating."""
+
+
+def _refuse_endless(world: World, job: Job, seconds: float | None) -> None:
+    """LimitError `cluster.length` where far more would happen than anybody waits for."""
+    long = min(job.steps * job.step_s, seconds or inf)
+    if long == inf:
+        return
+    each = max(job.interval_s(world), job.step_s)
+    rate = sum(fault.rate for fault in world.faults) * world.machines + 1.0 / each
+    if world.setting("jitter"):
+        rate += 1.0 / job.step_s / 100.0  # steps are drawn, some hundred for the price of an event
+    if long * rate > MOST_EVENTS:
+        days = MOST_EVENTS / rate / 86400.0
+        raise LimitError(
+            f"{long / 86400.0:,.0f} days are {long * rate:,.0f} checkpoints and faults",
+            code="cluster.length",
+            fix=f"simulate at most {days:,.0f} days; the goodput of a long run is the same",
+        )
+
+
 def train(world: World, job: Job, *, seconds: float | None = None) -> tuple[Run, World]:
     """Run a job on a world for `seconds`, or until its steps are done; (the run, the world then).
 
     The same world and job give the same run. Raises UsageError `cluster.job` when neither steps nor
-    seconds end it, and `cluster.world` when the fleet is smaller than the job.
+    seconds end it, `cluster.world` when the fleet is smaller than the job, and LimitError
+    `cluster.length` for runs with too many events.
     """
     if seconds is not None and not 0 < seconds < inf:
         raise UsageError(f"{seconds:g} s of simulated time", code="cluster.job")
+    _refuse_endless(world, job, seconds)
     if seconds is None and job.steps == inf:
         raise UsageError("nothing ends the run", code="cluster.job",
                          fix="give the tokens of the job, or seconds")  # fmt: skip

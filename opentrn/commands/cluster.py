@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from opentrn.commands.plan import DEGREES, Duration, listed, useless
+from opentrn.commands.plan import DEGREES, Duration, listed, one_kind, useless
 
 _fleet = (
     click.option("--on", "target", default="trn2.48xlarge", show_default=True, metavar="MACHINE",
@@ -39,7 +39,7 @@ _train = (
 )  # fmt: skip
 
 
-_ALWAYS = {"kind", "target", "count", "seed", "json", "page", "tp", "pp", "model"}
+_ALWAYS = {"train", "serve", "target", "count", "seed", "json", "page", "tp", "pp", "model"}
 
 
 def _names(options: tuple) -> set[str]:
@@ -87,15 +87,15 @@ _serve = (
 )  # fmt: skip
 
 
-@click.option("--train", "kind", flag_value="train", default=True, help="Simulate training.")
-@click.option("--serve", "kind", flag_value="serve", help="Simulate serving.")
+@click.option("--train", is_flag=True, help="Simulate training; the default.")
+@click.option("--serve", is_flag=True, help="Simulate serving.")
 @listed(_fleet)
 @listed(_train)
 @listed(_serve)
 @click.option("--tp", type=int, help="Tensor parallelism.")
 @click.option("--pp", type=int, help="Pipeline parallelism.")
 @click.argument("model")
-def simulate(model: str, kind: str, json: bool, **given: Any) -> None:
+def simulate(model: str, json: bool, **given: Any) -> None:
     """Train or serve MODEL on a fleet in simulated time.
 
     Training: faults, checkpoints, restarts, spares, goodput; rates of faults are those published
@@ -104,6 +104,7 @@ def simulate(model: str, kind: str, json: bool, **given: Any) -> None:
     """
     from opentrn.workloads import model as find_model
 
+    kind = one_kind(given)
     useless(kind, {*_ALWAYS, *_names(_serve if kind == "serve" else _train)})
     m = find_model(model)
     wanted = {name: given[name] for name in DEGREES if given.get(name) is not None}

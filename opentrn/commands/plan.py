@@ -52,7 +52,8 @@ _TRAIN = ("tokens", "batch", "sequence", "optimizer", "dtype", "basis", "region"
 _SERVE = ("prompt", "answer", "tpot", "ttft", "weight_bytes", "basis", "region", "prices")
 
 
-_ALWAYS = {"kind", "target", "count", "json", "page", "lnc", "keep", "model"}
+_KINDS = ("train", "serve", "fit")
+_ALWAYS = {*_KINDS, "target", "count", "json", "page", "lnc", "keep", "model"}
 _USED = {
     "train": {*_ALWAYS, *_TRAIN, *DEGREES, "deadline", "budget"},
     "serve": {*_ALWAYS, *_SERVE, "tp", "pp", "ep"},
@@ -65,6 +66,17 @@ def _options(names: tuple[str, ...], given: dict[str, Any]) -> dict[str, Any]:
     """Those options that a kind of job takes, under the names the API has."""
     renamed = {"tpot": "tpot_s", "ttft": "ttft_s"}
     return {renamed.get(name, name): given[name] for name in names}
+
+
+def one_kind(given: dict[str, Any]) -> str:
+    """The kind of job whose flag was given, by default training; UsageError of click for several.
+
+    Takes the flags out of `given`.
+    """
+    found = [name for name in _KINDS if given.pop(name, False)]
+    if len(found) > 1:
+        raise click.UsageError(f"give one of {', '.join(f'--{name}' for name in found)}")
+    return found[0] if found else "train"
 
 
 def useless(kind: str, known: set[str]) -> None:
@@ -90,9 +102,9 @@ def listed(options: tuple) -> Any:
     return decorate
 
 
-@click.option("--train", "kind", flag_value="train", default=True, help="Plan a training run.")
-@click.option("--serve", "kind", flag_value="serve", help="Plan serving.")
-@click.option("--fit", "kind", flag_value="fit", help="Only say whether one machine holds it.")
+@click.option("--train", is_flag=True, help="Plan a training run; the default.")
+@click.option("--serve", is_flag=True, help="Plan serving.")
+@click.option("--fit", is_flag=True, help="Only say whether one machine holds it.")
 @click.option("--on", "target", default="trn2.48xlarge", show_default=True, metavar="MACHINE",
               help="Instance, UltraServer, or a system such as p5, tpu-v5p.")  # fmt: skip
 @click.option("--count", default=1, show_default=True, help="How many of them.")
@@ -118,7 +130,7 @@ def listed(options: tuple) -> Any:
               help="Also write a page with charts, up to eight times the count.")  # fmt: skip
 @click.option("--json", is_flag=True, help="Print JSON, for programs.")
 @click.argument("model")
-def plan(model: str, kind: str, target: str, count: int, json: bool, **given: Any) -> None:
+def plan(model: str, target: str, count: int, json: bool, **given: Any) -> None:
     """Split MODEL over machines: the fastest plans, what their time is made of, why others lost.
 
     MODEL is a name (llama-3.1-70b, deepseek-v3, ...) or the path of a Hugging Face config.json.
@@ -127,6 +139,7 @@ def plan(model: str, kind: str, target: str, count: int, json: bool, **given: An
     from opentrn.plan import Limits, fits, plan_serving
     from opentrn.plan import plan as plan_training
 
+    kind = one_kind(given)
     useless(kind, _USED[kind])
     wanted = {name: given[name] for name in DEGREES if given[name] is not None}
     if kind == "fit":

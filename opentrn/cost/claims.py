@@ -27,6 +27,7 @@ from opentrn.base import UnknownNameError, declare, nearest
 declare(
     "cost.claim",
     "There is no claim under this number.",
+    rule="claims are numbered A01, A02, ...",
     fix="`opentrn claims` lists them: A01 to A23",
 )
 

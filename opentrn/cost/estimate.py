@@ -13,6 +13,7 @@ from opentrn.hw import GRADES, Fact
 declare(
     "cost.unit",
     "Only estimates of the same unit add up.",
+    rule="both sides of a sum are measured in one unit",
     fix="add times to times and bytes to bytes",
 )
 

@@ -14,6 +14,7 @@ from opentrn.hw import Chip, Fact, target
 declare(
     "cost.dtype",
     "The Tensor Engine has a peak rate for float32, 16-bit floats, float8 and (trn3) MX types.",
+    rule="a type that the Tensor Engine of the chip multiplies",
     fix="use float32, tfloat32, bfloat16, float16, float8_* or mxfp8 / mxfp4",
 )
 declare(
@@ -22,7 +23,10 @@ declare(
     rule="1 <= cores <= cores of the machine",
     fix="leave `cores` out for the whole machine",
 )
-declare("cost.negative", "Work and time are not negative.", fix="check the sign of the argument")
+declare(
+    "cost.negative", "Work and time are not negative.", rule="flops, bytes, items and seconds >= 0",
+    fix="check the sign of the argument",
+)  # fmt: skip
 
 _PEAKS = {
     "float32": "fp32", "fp32": "fp32",

@@ -55,13 +55,13 @@ _REFUSALS = {
     "grade": ("A grade is stated, fitted, derived or assumed.", "use one of the four"),
     "reason": ("What is not plainly stated says why.", "add a fourth element, or `because`"),
     "file": (
-        "A machine has a file in opentrn/hw.",
-        "`opentrn doctor` shows where the package lies",
+        "A hardware or price file can be read.",
+        "correct its path; `opentrn doctor` shows where the package's own files lie",
     ),
     "price": ("A price has basis, region and date; none is made up.", "choose one that is listed"),
 }
 for _code, (_meaning, _fix) in _REFUSALS.items():
-    declare(f"hw.{_code}", _meaning, fix=_fix)
+    declare(f"hw.{_code}", _meaning, rule=_meaning.rstrip("."), fix=_fix)
 
 _WHOLE = {"count", "number", "flag"}
 
@@ -88,6 +88,9 @@ def read_toml(file: Path) -> tuple[dict, str]:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
         raise MissingFileError(f"cannot read {file.name}: {error}", code="hw.file") from error
+    except UnicodeDecodeError as error:
+        at = Where(str(file), 1)
+        raise _refuse(f"{file.name} is no text: {error.reason}", "toml", at) from None
     try:
         return tomllib.loads(text), text
     except tomllib.TOMLDecodeError as error:

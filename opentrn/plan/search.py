@@ -37,11 +37,13 @@ declare(
 declare(
     "plan.memory",
     "No split of this model fits these machines.",
+    rule="weights, optimizer states, activations and overheads <= memory of a core",
     fix="take more or larger machines, a smaller batch or sequence, or adamw-bf16",
 )
 declare(
     "plan.limit",
     "No plan meets the deadline or the budget.",
+    rule="hours of the run <= deadline, dollars of the run <= budget",
     fix="take more machines, or a longer deadline",
 )
 

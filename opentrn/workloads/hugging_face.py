@@ -11,25 +11,41 @@ from opentrn.workloads.model import Model
 declare(
     "workloads.config",
     "A config.json names its kind of model and gives its sizes as whole numbers.",
+    rule="every size of the kind is there, a whole number, and not below what the kind needs",
     fix="use the config.json that belongs to the weights",
 )
 
 _ALSO = {"num_experts": "num_local_experts", "num_local_experts": "num_experts"}
 """Fields that are written under either name."""
 
+_MAY_BE_ZERO = {"n_shared_experts", "first_k_dense_replace", "q_lora_rank"}
+
 
 class Config(dict):
-    """The fields of one config.json, and the required ones it turned out to lack."""
+    """The fields of one config.json, and what turned out to be wrong with them."""
 
     def __init__(self, fields: Mapping[str, Any]):
         super().__init__(fields)
         self.gone: list[str] = []
+        self.wrong: list[str] = []
 
     def size(self, name: str) -> int:
-        """A required whole number; what is missing is noted and taken as 1 until the end."""
+        """A required whole number; what is amiss is noted, and 1 taken until the end."""
         value = self.get(name, self.get(_ALSO.get(name, "")))
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        if value is None:
             self.gone.append(name)
+            return 1
+        return self._whole(name, value)
+
+    def maybe(self, name: str, default: int) -> int:
+        """A whole number that may be left out or null."""
+        value = self.get(name)
+        return default if value is None else self._whole(name, value)
+
+    def _whole(self, name: str, value: Any) -> int:
+        least = 0 if name in _MAY_BE_ZERO else 1
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            self.wrong.append(f"{name} = {value!r}")
             return 1
         return value
 
@@ -45,8 +61,8 @@ def _text(c: Config) -> dict[str, Any]:
     )
     return {
         "layers": layers, "hidden": hidden, "vocabulary": vocabulary, "heads": heads,
-        "kv_heads": c.get("num_key_value_heads") or heads, "head": c.get("head_dim") or 0,
-        "context": c.get("max_position_embeddings") or 2048,
+        "kv_heads": c.maybe("num_key_value_heads", heads), "head": c.maybe("head_dim", 0),
+        "context": c.maybe("max_position_embeddings", 2048),
         "tied": bool(c.get("tie_word_embeddings", False)),
     }  # fmt: skip
 
@@ -89,7 +105,7 @@ def _gpt_oss(c: Config) -> dict[str, Any]:
     near = sum(kind == "sliding_attention" for kind in kinds) or c.size("num_hidden_layers") // 2
     return _mixtral(c) | {
         "bias_qkv": True, "bias_out": True, "sinks": True, "router_bias": True,
-        "expert_bias": True, "window": c.get("sliding_window") or 128, "window_layers": near,
+        "expert_bias": True, "window": c.maybe("sliding_window", 128), "window_layers": near,
     }  # fmt: skip
 
 
@@ -103,7 +119,7 @@ def _deepseek(c: Config) -> dict[str, Any]:
     )
     return _text(c) | {
         "head": rotary + plain, "value_head": value, "latent_kv": kv, "rotary_head": rotary,
-        "latent_query": c.get("q_lora_rank") or 0, "kv_heads": 0, "feedforward": ff,
+        "latent_query": c.maybe("q_lora_rank", 0), "kv_heads": 0, "feedforward": ff,
         "experts": experts, "active_experts": active, "expert": wide, "shared": shared,
         "dense_layers": dense,
     }  # fmt: skip
@@ -115,7 +131,7 @@ def _gpt2(c: Config) -> dict[str, Any]:
     )
     return {
         "layers": layers, "hidden": hidden, "heads": heads, "vocabulary": vocabulary,
-        "feedforward": c.get("n_inner") or 4 * hidden, "positions": positions,
+        "feedforward": c.maybe("n_inner", 4 * hidden), "positions": positions,
         "context": positions, **_GPT,
     }  # fmt: skip
 
@@ -129,8 +145,8 @@ _GPT = {
 def _bert(c: Config) -> dict[str, Any]:
     (wide,) = _sizes(c, "intermediate_size")
     return _text(c) | {
-        **_GPT, "feedforward": wide, "positions": c.get("max_position_embeddings") or 512,
-        "segments": c.get("type_vocab_size") or 0, "decoder": False, "embedding_norm": True,
+        **_GPT, "feedforward": wide, "positions": c.maybe("max_position_embeddings", 512),
+        "segments": c.maybe("type_vocab_size", 0), "decoder": False, "embedding_norm": True,
         "final_norm": False, "pooler": True,
     }  # fmt: skip
 
@@ -142,7 +158,7 @@ def _vit(c: Config) -> dict[str, Any]:
     )  # fmt: skip
     return {
         "layers": layers, "hidden": hidden, "heads": heads, "feedforward": wide, "patch": patch,
-        "image": image, "channels": c.get("num_channels") or 3, **_GPT, "tied": False,
+        "image": image, "channels": c.maybe("num_channels", 3), **_GPT, "tied": False,
         "decoder": False, "classes": len(c.get("id2label") or ()), "dropout": False,
         "context": (image // patch) ** 2 + 1,
     }  # fmt: skip
@@ -152,10 +168,13 @@ def _mamba(c: Config) -> dict[str, Any]:
     layers, hidden, vocabulary, state, kernel = _sizes(
         c, "num_hidden_layers", "hidden_size", "vocab_size", "state_size", "conv_kernel"
     )
+    rank = -(-hidden // 16)
+    if c.get("time_step_rank") != "auto":
+        rank = c.maybe("time_step_rank", rank)
     return {
         "layers": layers, "hidden": hidden, "vocabulary": vocabulary, "tied": True,
-        "inner": c.get("intermediate_size") or c.get("expand", 2) * hidden, "state": state,
-        "convolution": kernel, "step_rank": c.get("time_step_rank") or -(-hidden // 16),
+        "inner": c.maybe("intermediate_size", c.maybe("expand", 2) * hidden), "state": state,
+        "convolution": kernel, "step_rank": rank,
         "norms": 1, "context": 1 << 20,
     }  # fmt: skip
 
@@ -168,11 +187,23 @@ KINDS: dict[str, Callable[[Config], dict[str, Any]]] = {
 """model_type -> how its fields are read."""
 
 
+def _refuse(fields: Config, kind: str) -> None:
+    """FileFormatError that names every field that is missing or impossible, if there is one."""
+    told = []
+    if fields.gone:
+        told.append(f"lacks {', '.join(dict.fromkeys(fields.gone))}, which {kind} needs")
+    if fields.wrong:
+        told.append(f"says {', '.join(dict.fromkeys(fields.wrong))}")
+    if told:
+        raise FileFormatError(f"config.json {' and '.join(told)}", code="workloads.config")
+
+
 def from_config(config: Config, name: str = "") -> Model:
     """The Model of a config.json's fields.
 
-    Raises FileFormatError `workloads.config` for missing fields (all are named at once), and
-    UnknownNameError for a `model_type` that is not known.
+    Raises FileFormatError `workloads.config` for missing and impossible fields (all are named at
+    once), UnknownNameError for a `model_type` that is not known, UsageError `workloads.model` for
+    sizes that contradict each other.
     """
     kind = config.get("model_type")
     if kind is None:
@@ -185,10 +216,6 @@ def from_config(config: Config, name: str = "") -> Model:
         )  # fmt: skip
     fields = Config(config)
     found = KINDS[kind](fields)
-    if fields.gone:
-        gone = ", ".join(dict.fromkeys(fields.gone))
-        raise FileFormatError(
-            f"config.json lacks {gone}, which {kind} needs", code="workloads.config"
-        )
+    _refuse(fields, str(kind))
     label = name or str(config.get("_name_or_path") or "") or str(kind)
     return Model(name=label, source="config.json", **found)

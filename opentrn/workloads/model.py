@@ -9,12 +9,30 @@ from opentrn.base import UsageError, declare
 declare(
     "workloads.model",
     "A model description must be possible.",
-    rule="sizes are whole numbers above zero, and kv_heads divides heads",
+    rule="sizes are whole numbers, not negative; kv_heads divides heads; parts are no more than "
+    "their whole",
     fix="compare the fields with the model's published config.json",
 )
 
 NORMS = ("rms", "layer")
 """Kinds of normalisation: a scale alone, or a scale and a shift."""
+
+
+_PARTS = {
+    "active_experts": "experts", "dense_layers": "layers", "window_layers": "layers",
+    "patch": "image",
+}  # fmt: skip
+"""Counts that are of another count, so never more."""
+
+
+def _check_size(name: str, field: str, kind: str, value: object) -> None:
+    """UsageError unless a number of the description is whole (or finite) and not negative."""
+    if kind == "int":
+        fits = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    else:
+        fits = kind != "float" or (isinstance(value, int | float) and 0 <= value < float("inf"))
+    if not fits:
+        raise UsageError(f"{name}: {field} = {value!r}", code="workloads.model")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,9 +107,7 @@ class Model:
         if self.heads and not self.value_head:
             own(self, "value_head", self.head)
         for field in fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, int) and value < 0:
-                raise UsageError(f"{self.name}: {field.name} = {value}", code="workloads.model")
+            _check_size(self.name, field.name, str(field.type), getattr(self, field.name))
         if self.layers < 1 or self.hidden < 1:
             raise UsageError(
                 f"{self.name} has {self.layers} layers of width {self.hidden}",
@@ -102,6 +118,12 @@ class Model:
                 f"{self.name}: {self.heads} heads do not share {self.kv_heads} KV heads evenly",
                 code="workloads.model",
             )
+        for part, whole in _PARTS.items():
+            if getattr(self, part) > getattr(self, whole):
+                raise UsageError(
+                    f"{self.name}: {part} = {getattr(self, part)}, of {getattr(self, whole)} "
+                    f"{whole}", code="workloads.model",
+                )  # fmt: skip
         if self.norm not in NORMS:
             raise UsageError(f"{self.name}: no norm {self.norm!r}", code="workloads.model")
 

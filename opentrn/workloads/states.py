@@ -9,6 +9,7 @@ from opentrn.base import UnknownNameError, declare, nearest
 declare(
     "workloads.optimizer",
     "Optimizers are known by name.",
+    rule="a name whose bytes for each parameter are listed",
     fix="one of adamw, adamw-bf16, adamw-fp32, lamb, sgd",
 )
 

@@ -108,6 +108,8 @@ def test_numbers_that_cannot_be_and_options_that_do_nothing(opentrn):
         (("--serve", "--weight-bytes", "0"), "weight is 0"),
         (("--batch", "0"), "at    command line:1"),
         (("--serve", "--budget", "5"), "--budget does nothing with --serve"),
+        (("--train", "--serve", "--fit"), "give one of --train, --serve, --fit"),
+        (("--serve", "--fit"), "give one of --serve, --fit"),
         (("--fit", "--count", "5"), "--count does nothing with --fit"),
         (("--prompt", "5"), "--prompt does nothing with --train"),
         (("--tokens", "1e9", "--deadline", "-1d"), "no time"),
@@ -119,6 +121,18 @@ def test_numbers_that_cannot_be_and_options_that_do_nothing(opentrn):
         assert (done.status, words in done.err) == (2, True), (arguments, done.err)
     done = opentrn("compare", "--job", "llama-3.1-8b", "--chips", "0", "trn1")
     assert (done.status, "chips is 0" in done.err) == (2, True)
+
+
+def test_files_of_prices_that_are_none(opentrn, tmp_path):
+    (tmp_path / "garbage.csv").write_bytes(b"\xff\xfe\x00,1,2\n")
+    (tmp_path / "words.toml").write_text("price, 5\n")
+    for file, words in (
+        ("garbage.csv", "is no text"), ("words.toml", "hw.toml"), ("gone.toml", "hw.file"),
+        (".", "hw.file"),
+    ):  # fmt: skip
+        done = opentrn("plan", "llama-3.1-8b", "--tokens", "1e9", "--prices", file)
+        assert (done.status, words in done.err) == (1, True), (file, done.err)
+        assert len(done.err.strip().splitlines()) == 5, done.err
 
 
 def test_a_model_that_no_degree_fits_has_status_1(opentrn):

@@ -2,7 +2,8 @@
 
 import pytest
 
-from opentrn.workloads import from_config, model, models, parameters
+from opentrn.base import TrnError
+from opentrn.workloads import Model, from_config, model, models, parameters
 
 transformers = pytest.importorskip("transformers", reason="the demo extra is not installed")
 torch = pytest.importorskip("torch", reason="the torch extra is not installed")
@@ -71,3 +72,43 @@ def test_active_parameters_of_models_of_experts():
     for name, active in (("deepseek-v3", 37e9), ("qwen3-235b-a22b", 22e9),
                          ("qwen3-30b-a3b", 3.3e9), ("mixtral-8x7b", 12.9e9)):  # fmt: skip
         assert parameters(model(name), active=True) == pytest.approx(active, rel=0.02)
+
+
+LLAMA = {
+    "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "vocab_size": 100,
+    "num_attention_heads": 4, "intermediate_size": 128,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"num_attention_heads": 0}, "num_attention_heads = 0"),
+        ({"hidden_size": -64}, "hidden_size = -64"),
+        ({"vocab_size": float("nan")}, "vocab_size = nan"),
+        ({"num_hidden_layers": 2.5}, "num_hidden_layers = 2.5"),
+        ({"num_key_value_heads": 0, "head_dim": "x"}, "num_key_value_heads = 0, head_dim = 'x'"),
+        ({"intermediate_size": True}, "intermediate_size = True"),
+        ({"hidden_size": None, "vocab_size": 0}, "lacks hidden_size, which llama needs and says"),
+        ({"num_key_value_heads": 3}, "do not share 3 KV heads"),
+    ],
+)
+def test_a_config_whose_numbers_cannot_be_is_refused_with_all_of_them(fields, words):
+    assert parameters(from_config(LLAMA)) > 0
+    with pytest.raises(TrnError, match=words) as refused:
+        from_config(LLAMA | fields)
+    assert refused.value.rule
+    assert refused.value.fix
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"layers": 2.5}, {"hidden": "64"}, {"experts": 4, "active_experts": 8, "expert": 8},
+        {"dense_layers": 3}, {"window_layers": 3}, {"vocabulary": True},
+        {"published": float("nan")},
+    ],
+)  # fmt: skip
+def test_a_model_whose_fields_cannot_be_is_refused(fields):
+    with pytest.raises(TrnError, match="workloads.model"):
+        Model(**({"name": "m", "layers": 2, "hidden": 64} | fields))
