@@ -5,12 +5,12 @@ and in few passes: instructions are taken by form, whose operands are alike, and
 view only is found once for each view.
 """
 
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from opentrn.isa import Buffer, Loop, OperandForm, Program, RegIn, RegisterForm, RegOut, View
+from opentrn.isa import Buffer, Instruction, OperandForm, Program, RegIn, RegisterForm, RegOut, View
 from opentrn.sim.rows import READS, WRITES
 
 
@@ -50,7 +50,7 @@ def accesses_of(program: Program) -> Accesses | None:
     explicit waits.
     """
     body = program.body
-    if not body or any(type(one) is Loop or one.after for one in body):
+    if set(map(type, body)) != {Instruction} or any(map(attrgetter("after"), body)):
         return None
     forms = [one.form for one in body]
     number = {form: n for n, form in enumerate(dict.fromkeys(forms))}
