@@ -9,6 +9,7 @@ import random
 import numpy as np
 import pytest
 
+from tests.graph import stablehlo_compiled as compiled
 from tests.graph import stablehlo_vectors as data
 
 pytest.importorskip("jaxlib", reason="StableHLO is read through jaxlib (the extra `jax`)")
@@ -27,6 +28,17 @@ def test_vectors_pass_their_own_checks(vectors):
         names = random.sample(names, -(-len(names) // 10))
     wrong = {name: data.verdict(vectors[name]) for name in names}
     assert {name: what for name, what in wrong.items() if what} == {}
+
+
+def test_vectors_run_on_the_chip(vectors):
+    """Those whose types the chip has; the ones it refuses are named here."""
+    names = sorted(vectors)
+    if not os.environ.get("OPENTRN_STABLEHLO_ALL"):
+        names = random.sample(names, -(-len(names) // 10))
+    found = {name: compiled.outcome(vectors[name])[0] for name in names}
+    kinds = {name: kind for name, kind in found.items() if kind not in ("passes", compiled.LACKS)}
+    assert {name: kind for name, kind in kinds.items()
+            if kind != "refused" or name not in compiled.REFUSED} == {}
 
 
 def test_the_checks_can_fail():
