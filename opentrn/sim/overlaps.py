@@ -166,8 +166,6 @@ class Ledger:
         record = self.records[key] = Record(key, number, stream, kind, box, view)
         if self.grid is not None:
             self._enter(key, record)
-        elif len(self.records) > _FEW and not box.whole:
-            self._build(box)
 
     def inherit(self, other: "Ledger", alias: bool) -> None:
         """Take over what another buffer left behind in bytes that are now this one's.
@@ -192,6 +190,8 @@ class Ledger:
             same = self.records.get(box.key)
             if same is not None:
                 return [*self.inherited, same]
+        if self.grid is None and len(self.records) > _FEW:
+            self._build(box)  # only now: most records are replaced by a write of everything
         spots = self._spots(box) if self.grid is not None else None
         near = self.records.values() if spots is None else self._near(spots)
         return self.inherited + [record for record in near if meet(record, box, view)]

@@ -19,7 +19,7 @@ class Apart(dict):
     """Slots that give every tile memory of its own."""
 
     def __missing__(self, buffer):
-        self[buffer] = type("Slot", (), {"address": 10**12 * (buffer.id + 1)})
+        self[buffer] = type("Slot", (), {"address": 10**12 * (buffer.id + 1), "partition": 0})
         return self[buffer]
 
 
