@@ -1,5 +1,6 @@
 """What becomes of one op of a model on a chip, and the verdicts on all ops, of any framework."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -102,7 +103,7 @@ def _lines(verdict: Verdict) -> Iterator[str]:
 def reason(error: TrnError) -> str:
     """The first thing an error says, without the counts that concern a whole model."""
     rows = [row.strip() for row in error.what.splitlines()]
-    causes = [row.partition("×")[2].strip() for row in rows if "×" in row]
+    causes = re.findall(r"\d+ × (.*?)(?=; \d+ × |\n|$)", error.what)
     return "no kernel for " + "; ".join(causes) if causes else rows[0]
 
 

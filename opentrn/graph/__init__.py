@@ -18,6 +18,7 @@ from opentrn.graph.importers import (
     from_onnx,
     from_stablehlo,
     from_torch,
+    near_op,
     op_name,
     where_of,
 )
@@ -90,6 +91,7 @@ __all__ = [
     "inline",
     "make",
     "no",
+    "near_op",
     "op_name",
     "prove",
     "random_array",

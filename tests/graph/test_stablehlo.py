@@ -3,7 +3,6 @@
 import io
 import math
 import random
-import re
 
 import numpy as np
 import pytest
@@ -393,9 +392,10 @@ def test_all_unsupported_ops_are_named_at_once():
         from_stablehlo(text)
     what = str(error.value)
     assert error.value.code == "graph.unsupported_op"
-    assert re.search(r"2 × +foo\.bar ", what)
-    assert re.search(r"1 × +stablehlo\.infeed ", what)
-    assert re.search(r"custom_call @mhlo\.topc +nearest known: custom_call @mhlo\.topk", what)
+    assert len(what.splitlines()) == 5
+    assert "2 × foo.bar" in what
+    assert "1 × stablehlo.infeed" in what
+    assert "custom_call @mhlo.topc (there is custom_call @mhlo.topk)" in what
     assert error.value.at.line == 7
 
 

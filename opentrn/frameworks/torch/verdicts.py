@@ -7,12 +7,14 @@ compiler up to the choice of kernels.  All findings come at once, each with the 
 from typing import Any
 
 from opentrn import hw
-from opentrn.base import TrnError, dtype, nearest
+from opentrn.base import TrnError, dtype
 from opentrn.frameworks.torch.capture import Captured, capture
 from opentrn.frameworks.torch.hints import hint_for
 from opentrn.frameworks.torch.settings import Settings
 from opentrn.frameworks.verdict import OUTCOMES, Analysis, Verdict, compiled, reason
-from opentrn.graph import TORCH_RULES, FxImporter, Graph, Value, g, op_name, where_of
+from opentrn.graph import TORCH_RULES, FxImporter, Graph, Value, g, near_op, op_name, where_of
+
+ON_THE_CPU = "do it on the CPU, outside the compiled function"
 
 # Sizes that depend on data: the op that made them is judged, not what is computed with them.
 SIZES = ("sym_size", "ge", "le", "gt", "lt", "eq", "add", "mul", "sub", "floordiv", "getitem")
@@ -107,8 +109,10 @@ def _judge(node: Any, graph: Any, chip: Any, precision: str) -> Judgement:
     if leaves and 0 in getattr(leaves[-1], "shape", ()):
         return "view", "it has no elements", "", ""
     if name not in TORCH_RULES and not FxImporter.passes(node):
-        close = nearest(name, TORCH_RULES, 1)
-        return _no(f"it has no rule (nearest: {close[0] if close else 'none'})", *hint_for(name))
+        close = near_op(name, TORCH_RULES)
+        alike = f" (there is {close})" if close else ""
+        fix, neuron = hint_for(name)
+        return _no(f"it has no rule{alike}", fix or ON_THE_CPU, neuron)
     try:
         outcome, why = compiled(_alone(node, graph), chip, precision)
     except TrnError as error:

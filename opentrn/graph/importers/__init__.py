@@ -1,5 +1,6 @@
 """How programs of other frameworks become graphs; each framework is loaded only when used."""
 
+from opentrn.graph.importers.missing import near_op
 from opentrn.graph.importers.onnx import from_onnx
 from opentrn.graph.importers.onnx_call import RULES as ONNX_RULES
 from opentrn.graph.importers.stablehlo import from_stablehlo
@@ -24,6 +25,7 @@ __all__ = [
     "from_onnx",
     "from_stablehlo",
     "from_torch",
+    "near_op",
     "op_name",
     "where_of",
 ]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from opentrn.base import TrnError, UnsupportedError, UsageError, Where, declare, nearest
+from opentrn.base import TrnError, UnsupportedError, UsageError, Where, declare
 from opentrn.graph.build import Builder
 from opentrn.graph.data import Data
 from opentrn.graph.evaluate import evaluate
@@ -30,6 +30,7 @@ from opentrn.graph.importers import (
     onnx_rules_shape,
     onnx_rules_window,
 )
+from opentrn.graph.importers.missing import unsupported
 from opentrn.graph.importers.onnx_call import RULES, Node
 from opentrn.graph.importers.onnx_file import (
     DOMAINS,
@@ -216,7 +217,7 @@ class Importer:
             if name:
                 missing.setdefault(name, []).append(place_of(self.name, number, node))
         if missing:
-            raise unsupported(missing, total)
+            raise _unsupported(missing, total)
 
     def _nodes(self, graph: Any, depth: int) -> Iterable[Any]:
         if depth > DEEPEST:
@@ -355,17 +356,8 @@ class Importer:
         return value
 
 
-def unsupported(missing: dict[str, list[Where]], total: int) -> UnsupportedError:
-    """The one error that names every op without a rule: count, nearest rule, first place."""
-    count = sum(map(len, missing.values()))
-    plural = "op that has" if len(missing) == 1 else "ops that have"
-    rows = [f"this model uses {len(missing)} {plural} no rule yet ({count} of {total} nodes)"]
-    width = max(map(len, missing))
-    for name, places in sorted(missing.items(), key=lambda item: (-len(item[1]), item[0])):
-        close = nearest(name.rpartition(".")[2], RULES, 1)
-        rows.append(f"  {len(places):4d} ×  {name:{width}}  nearest known: "
-                    f"{close[0] if close else '—'}  first at {places[0]}")
-    return UnsupportedError("\n".join(rows), code="graph.unsupported_op",
-                            at=next(iter(missing.values()))[0],
-                            fix="add a rule to graph/importers/onnx_rules_*.py, or export the "
-                                "model in other ops")
+def _unsupported(missing: dict[str, list[Where]], total: int) -> UnsupportedError:
+    return unsupported(
+        "model uses {} op", missing, total, RULES,
+        "export the model in other ops, or compute it outside the model",
+    )  # fmt: skip

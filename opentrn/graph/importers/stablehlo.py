@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from opentrn.base import Bug, NotBuiltError, UnsupportedError, UsageError, Where, declare, nearest
+from opentrn.base import Bug, NotBuiltError, UnsupportedError, UsageError, Where, declare
 from opentrn.graph.build import Builder
 from opentrn.graph.importers import (
     stablehlo_rules_linear,
     stablehlo_rules_plain,
     stablehlo_rules_region,
 )
+from opentrn.graph.importers.missing import unsupported
 from opentrn.graph.importers.stablehlo_call import RULES, Call, Rule
 from opentrn.graph.importers.stablehlo_chlo import Expansions
 from opentrn.graph.importers.stablehlo_mlir import Places, Reader, constant, parse, where_of
@@ -157,7 +158,7 @@ class Importer:
             if name:
                 missing.setdefault(name, []).append(op)
         if missing:
-            raise unsupported(missing, total, [*RULES, *map(_target, self.custom_calls)])
+            raise _unsupported(missing, total, [*RULES, *map(_target, self.custom_calls)])
 
     def _missing(self, op: Any) -> str:
         """The name of what has no rule, "" for an op that has one."""
@@ -294,19 +295,10 @@ def walk(op: Any) -> Iterable[Any]:
                 yield from walk(inner.operation)
 
 
-def unsupported(missing: dict[str, list[Any]], total: int, known: list[str]) -> UnsupportedError:
-    """The one error that names every op without a rule: count, nearest rule, first line."""
-    count = sum(map(len, missing.values()))
-    plural = "op that has" if len(missing) == 1 else "ops that have"
-    rows = [f"this program uses {len(missing)} {plural} no rule yet ({count} of {total} ops)"]
-    width = max(map(len, missing))
-    for name, ops in sorted(missing.items(), key=lambda item: (-len(item[1]), item[0])):
-        close = nearest(name, known, 1)
-        where = where_of(ops[0].location)
-        rows.append(f"  {len(ops):4d} ×  {name:{width}}  nearest known: "
-                    f"{close[0] if close else '—'}  first at {where or '—'}")
-    first = next(iter(missing.values()))[0]
-    return UnsupportedError("\n".join(rows), code="graph.unsupported_op",
-                            at=where_of(first.location),
-                            fix="add a rule to graph/importers/stablehlo_rules_*.py; for a custom "
-                                "call, pass one: from_stablehlo(…, custom_calls={name: rule})")
+def _unsupported(missing: dict[str, list[Any]], total: int, known: list[str]) -> UnsupportedError:
+    places = {name: [where_of(op.location) for op in ops] for name, ops in missing.items()}
+    return unsupported(
+        "program uses {} op", places, total, known,
+        "write it with other ops, or compute it outside the program; for a custom call, pass a "
+        "rule: from_stablehlo(…, custom_calls={name: rule})",
+    )  # fmt: skip

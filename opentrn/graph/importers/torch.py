@@ -22,7 +22,6 @@ from opentrn.base import (
     Where,
     declare,
     dtype,
-    nearest,
 )
 from opentrn.graph.build import Builder
 from opentrn.graph.carriers import storage
@@ -37,6 +36,7 @@ from opentrn.graph.importers import (
     torch_rules_shape,
     torch_rules_train,
 )
+from opentrn.graph.importers.missing import unsupported
 from opentrn.graph.importers.torch_rules import RULES, refuse
 from opentrn.graph.ir import Graph, Value, relocate
 
@@ -59,7 +59,7 @@ SKIPPED = ("aten::_assert_tensor_metadata", "aten::sym_constrain_range_for_size"
 
 declare("graph.unsupported_op", "a model uses ops of its framework that have no rule yet",
         "every op of the model has a rule",
-        "write the rules: about ten lines each, in graph/importers")
+        "write it with other ops, or compute it on the CPU; `opentrn analyze` lists all places")
 declare("graph.dynamic_shape", "a model was to be imported with sizes that may vary",
         "shapes are fixed when a graph is built",
         "import the model once for each size (bucket) you need")
@@ -194,7 +194,7 @@ class Importer:
             if not self.known(node):
                 missing.setdefault(op_name(node.target), []).append(node)
         if missing:
-            raise unsupported(missing, total)
+            raise _unsupported(missing, total)
 
     def known(self, node: Any) -> bool:
         """Whether a node can become part of a graph."""
@@ -342,20 +342,11 @@ def data_of(tensor: Any, name: str = "") -> Data:
     return Data.of(np.ascontiguousarray(bits).view(storage(kind)).reshape(plain.shape), kind)
 
 
-def unsupported(missing: dict[str, list[Any]], total: int) -> UnsupportedError:
-    """The one error that names every op without a rule: count, nearest rule, first line."""
-    count = sum(map(len, missing.values()))
-    plural = "op that has" if len(missing) == 1 else "ops that have"
-    rows = [f"this model uses {len(missing)} torch {plural} no rule yet "
-            f"({count} of {total} nodes)"]
-    width = max(map(len, missing))
-    for name, nodes in sorted(missing.items(), key=lambda item: (-len(item[1]), item[0])):
-        close = nearest(name, RULES, 1)
-        where = where_of(nodes[0].meta.get("stack_trace") or "")
-        rows.append(f"  {len(nodes):4d} ×  {name:{width}}  nearest known: "
-                    f"{close[0] if close else '—'}  first at {where or '—'}")
-    first = next(iter(missing.values()))[0]
-    return UnsupportedError("\n".join(rows), code="graph.unsupported_op",
-                            at=where_of(first.meta.get("stack_trace") or ""),
-                            fix="add a rule to graph/importers/torch_rules_*.py: a function with "
-                                "the op's schema, about ten lines")
+def _unsupported(missing: dict[str, list[Any]], total: int) -> UnsupportedError:
+    places = {name: [where_of(node.meta.get("stack_trace") or "") for node in nodes]
+              for name, nodes in missing.items()}
+    return unsupported(
+        "model uses {} torch op", places, total, RULES,
+        "write it with other ops, or compute it outside the compiled model, on the CPU: "
+        "`opentrn analyze` shows the line of each and what to write",
+    )  # fmt: skip
