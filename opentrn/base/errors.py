@@ -17,6 +17,8 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _KERNELS = os.path.join(_PACKAGE, "nki", "kernels") + os.sep
 _STDLIB = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _INSTALLED = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
+# What runs the command `opentrn` (with a script of that name): no line of a user.
+_CLICK = os.sep + os.path.join("site-packages", "click") + os.sep
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ def _is_skipped(file: str) -> bool:
         skipped = True
     else:
         skipped = file.startswith(_STDLIB) and not any(part in file for part in _INSTALLED)
+        skipped = skipped or _CLICK in file or os.path.basename(file) == "opentrn"
     _SKIPPED[file] = skipped
     return skipped
 

@@ -97,6 +97,9 @@ def test_frames_of_the_standard_library_are_passed_over():
         yield user_line()
 
     inner = os.path.join(PACKAGE, "sim", "machine.py")
+    runner = os.path.join("x", "site-packages", "click", "core.py")
+    assert call_from(runner, user_line).file == HERE
+    assert call_from(os.path.join("x", "bin", "opentrn"), user_line).file == HERE
     assert call_from(contextlib.__file__, user_line).file == HERE
     assert call_from(inner, lambda: call_from(contextlib.__file__, user_line)).file == HERE
     with ours() as where:

@@ -11,7 +11,7 @@ ALIKE = 0.75
 
 
 def near_op(name: str, known: Iterable[str]) -> str:
-    """The known op of the namespace and nearly this name, overload aside; "" where there is none."""
+    """The known op of that namespace and nearly that name, overload aside; "" if there is none."""
     space = name.partition("::")[0] if "::" in name else ""
     bare = {_bare(each): each for each in known if each.startswith(space)}
     close = difflib.get_close_matches(_bare(name), list(bare), 1, ALIKE)
