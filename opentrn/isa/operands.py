@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from opentrn.base import DType
+from opentrn.isa.access import DERIVED
 from opentrn.isa.view import View
 
 REQUIRED: Any = type("Required", (), {"__repr__": lambda self: "<required>"})()
@@ -106,6 +107,10 @@ def operand_form(view: View, bank: int = 2048) -> OperandForm:
             _FORMS.clear()
         found = _FORMS[key] = _operand_form(view, bank)
     return found
+
+
+# Kept on the view, as its other derived facts are: a tile of a loop takes part again and again.
+DERIVED["form"] = operand_form
 
 
 def _operand_form(view: View, bank: int) -> OperandForm:

@@ -60,6 +60,7 @@ class View:
     free_offset: int
     contiguous: bool
     whole: bool
+    form: Any
 
     __slots__ = (
         "buffer",
@@ -79,6 +80,7 @@ class View:
         "free_offset",
         "contiguous",
         "whole",
+        "form",
         "_region",
         "_hash",
         "_cuts",

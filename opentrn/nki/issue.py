@@ -49,7 +49,7 @@ def operand(cls, position: int, given: Any) -> tuple[Any, Any]:
     if isinstance(given, Register):
         return given, REGISTER
     if isinstance(given, NkiTensor):  # a pattern beyond its tensor raises here
-        return given._view, given.form()
+        return given._view, given._view.form
     name = cls.operand_names[position]
     raise UsageError(
         f"{cls.__name__}: `{name}` is a {type(given).__name__}, not a tile",
@@ -67,8 +67,9 @@ def issue(cls, operands: tuple, flags: tuple, values: tuple, name: str | None) -
         if type(given) is NkiTensor:
             if given._handle.machine is not machine or given._indices:
                 refuse_foreign(given, machine)
-            kept.append(given._view)
-            seen.append(given._form or given.form())
+            view = given._view
+            kept.append(view)
+            seen.append(view.form)
         elif given is REQUIRED:
             _missing(cls, cls.operand_names[position])
         else:

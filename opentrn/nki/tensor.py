@@ -9,7 +9,7 @@ import numpy as np
 
 from opentrn.base import BoundsError, DType, UsageError, declare, user_line
 from opentrn.base import dtype as as_dtype
-from opentrn.isa import Register, View, operand_form
+from opentrn.isa import Register, View
 from opentrn.nki import versions
 from opentrn.nki.session import current, running
 from opentrn.nki.unknown import Unknown
@@ -206,10 +206,10 @@ class NkiTensor(Unknown, NKIObject):
     of `isa.View` (codes `view.<method>`).
     """
 
-    __slots__ = ("_compared", "_form", "_handle", "_indices", "_view")
+    __slots__ = ("_compared", "_handle", "_indices", "_view")
 
     def __init__(self, view: View, handle: Handle, indices: tuple = ()):
-        self._view, self._handle, self._form, self._compared = view, handle, None, False
+        self._view, self._handle, self._compared = view, handle, False
         # The tensors a runtime index is read from live as long as this one.
         self._indices = indices
 
@@ -238,9 +238,7 @@ class NkiTensor(Unknown, NKIObject):
 
     def form(self):
         """What instruction checks and costs may know of this operand (`isa.OperandForm`)."""
-        if self._form is None:
-            self._form = operand_form(self._view)
-        return self._form
+        return self._view.form
 
     # ------------------------------------------------------------ views
 
