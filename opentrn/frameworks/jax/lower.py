@@ -1,13 +1,16 @@
 """A JAX function, traced by JAX and lowered to StableHLO, as a graph with its tree of arguments."""
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from opentrn.base import DType, NotBuiltError, UnsupportedError, declare
+import opentrn
+from opentrn.base import DType, NotBuiltError, UnsupportedError, Where, declare
 from opentrn.graph import Graph, from_stablehlo
 
+OWN = os.path.dirname(opentrn.__file__)
 PLATFORM = "neuron"  # JAX knows no special rules for it: ops lower to plain StableHLO
 KEYS = {"fry": "threefry2x32", "rbg": "rbg", "urbg": "unsafe_rbg"}
 
@@ -30,6 +33,15 @@ NUMBERS = declare(
     rule="NeuronCores have no complex numbers and no integers of less than 8 bits",
     fix="carry real and imaginary parts as two arrays; unpack small integers into int8",
     neuron="NCC_EVRF004",
+)
+
+
+CALLBACK = declare(
+    "frameworks.jax_callback",
+    "A jitted function calls back into Python while it runs.",
+    rule="a program of a NeuronCore runs without the host; jax.debug.print is such a call, and so "
+    "is an NKI kernel inside a function that JAX traces",
+    fix="call the kernel outside of the jitted function, or jit the function with jax.jit",
 )
 
 
@@ -58,7 +70,8 @@ def lower(function: Callable, args: Sequence[Any] = (), kwargs: dict | None = No
 
 
 def lower_traced(traced: Any, name: str) -> Lowered:
-    """The graph of `jax.jit(…, keep_unused=True).trace(…)`."""
+    """The graph of `jax.jit(…, keep_unused=True).trace(…)`; refuses callbacks."""
+    refuse_callbacks(traced.jaxpr.jaxpr)
     module = traced.lower(lowering_platforms=(PLATFORM,)).compiler_ir("stablehlo")
     graph = from_stablehlo(module)
     graph = Graph(graph.inputs, graph.outputs, graph.constants, name=_plain(name),
@@ -111,6 +124,31 @@ def refuse_numbers(graph: Graph) -> None:
         rows += [f"  {len(values):4d} × {op}: {kind}" for (op, kind), values in found.items()]
         first = next(iter(found.values()))[0]
         raise UnsupportedError("\n".join(rows), code=NUMBERS, at=first.where)
+
+
+def refuse_callbacks(program: Any) -> None:
+    """Raise UnsupportedError `frameworks.jax_callback` naming the calls into Python, at the user's
+    line of the first."""
+    from jax._src.source_info_util import user_frames
+
+    found = list(_callbacks(program))
+    if found:
+        frames = user_frames(found[0].source_info.traceback)
+        users = (f for f in frames if not f.file_name.startswith(OWN))
+        frame = next(users, None)
+        at = Where(frame.file_name, frame.start_line, frame.function_name) if frame else None
+        names = ", ".join(sorted({str(equation.primitive) for equation in found}))
+        raise UnsupportedError(f"it calls back into Python: {names}", code=CALLBACK, at=at)
+
+
+def _callbacks(program: Any) -> Iterator[Any]:
+    from jax.extend.core import jaxprs_in_params
+
+    for equation in program.eqns:
+        if str(equation.primitive).endswith("_callback"):
+            yield equation
+        for inner in jaxprs_in_params(equation.params):
+            yield from _callbacks(inner)
 
 
 def is_traced(leaf: Any) -> bool:

@@ -235,6 +235,17 @@ def test_ops_the_chip_cannot_do_are_named_at_once_with_their_line():
     assert "cholesky" in error.value.what
 
 
+def test_calls_into_python_are_refused_at_their_line():
+    def f(x):
+        def turn(i, c):
+            return jax.pure_callback(np.tanh, c, c) + i  # in a loop
+        return jax.lax.fori_loop(0, 3, turn, x)
+    with pytest.raises(UnsupportedError, match="pure_callback") as error:
+        neuron.jit(f)(X)
+    assert error.value.code == "frameworks.jax_callback"
+    assert "# in a loop" in error.value.at.text
+
+
 def test_programs_of_several_devices_are_refused():
     def f(x):
         return jax.lax.psum(x, "i")
