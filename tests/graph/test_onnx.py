@@ -337,37 +337,49 @@ def test_damaged_files_are_refused_or_read():
     assert {e.code for e in refused if not e.code.startswith("graph.") or not e.fix} == set()
 
 
+NUMBERS = (-2, -1, 0, 1, 2, 3, 7, 1 << 20, 1 << 40)
+
+
+def odd_attribute(made, node, rng):
+    for each in node.attribute[:1]:
+        if each.ints:
+            each.ints[rng.randrange(len(each.ints))] = rng.choice(NUMBERS)
+        elif each.type == onnx.AttributeProto.INT:
+            each.i = rng.choice(NUMBERS)
+        elif each.type == onnx.AttributeProto.STRING:
+            each.s = rng.choice((b"", b"linear", b"forward", b"x"))
+
+
+def odd_input(made, node, rng):
+    names = [*made.graph.node[0].input, *node.output, "", "ghost"]
+    node.input[rng.randrange(len(node.input))] = rng.choice(names)
+
+
+def odd_op(made, node, rng):
+    node.op_type = rng.choice(("Add", "Conv", "MatMul", "Reshape", "Gather", "Softmax"))
+
+
+def odd_weight(made, node, rng):
+    dims = rng.choice(made.graph.initializer).dims
+    if dims:
+        dims[rng.randrange(len(dims))] = rng.choice(NUMBERS)
+
+
+def odd_shape(made, node, rng):
+    dims = made.graph.input[0].type.tensor_type.shape.dim
+    dims[rng.randrange(len(dims))].dim_value = rng.choice(NUMBERS)
+
+
+def odd_version(made, node, rng):
+    made.opset_import[0].version = rng.randrange(5, 30)
+
+
 def disturbed(data, rng):
     """A model that can be parsed, with numbers, names and ops in wrong places."""
     made = onnx.ModelProto.FromString(data)
-    graph = made.graph
     for _ in range(rng.choice((1, 1, 2, 3))):
-        node = rng.choice(graph.node)
-        numbers = (-2, -1, 0, 1, 2, 3, 7, 1 << 20, 1 << 40)
-        kind = rng.randrange(6)
-        if kind == 0 and node.attribute:
-            each = rng.choice(node.attribute)
-            if each.ints:
-                each.ints[rng.randrange(len(each.ints))] = rng.choice(numbers)
-            elif each.type == onnx.AttributeProto.INT:
-                each.i = rng.choice(numbers)
-            elif each.type == onnx.AttributeProto.STRING:
-                each.s = rng.choice((b"", b"linear", b"forward", b"x"))
-        elif kind == 1 and node.input:
-            place = rng.randrange(len(node.input))
-            node.input[place] = rng.choice([*graph.node[0].input, *node.output, "", "ghost"])
-        elif kind == 2:
-            node.op_type = rng.choice(("Add", "Conv", "MatMul", "Reshape", "Gather", "Softmax"))
-        elif kind == 3 and graph.initializer:
-            tensor = rng.choice(graph.initializer)
-            if tensor.dims:
-                tensor.dims[rng.randrange(len(tensor.dims))] = rng.choice(numbers)
-        elif kind == 4:
-            dims = graph.input[0].type.tensor_type.shape.dim
-            if dims:
-                dims[rng.randrange(len(dims))].dim_value = rng.choice(numbers)
-        elif kind == 5:
-            made.opset_import[0].version = rng.randrange(5, 30)
+        odd = rng.choice((odd_attribute, odd_input, odd_op, odd_weight, odd_shape, odd_version))
+        odd(made, rng.choice(made.graph.node), rng)
     return made
 
 

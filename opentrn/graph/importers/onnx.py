@@ -7,6 +7,7 @@ trace in the graph.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -34,6 +35,7 @@ from opentrn.graph.importers.missing import unsupported
 from opentrn.graph.importers.onnx_call import RULES, Node
 from opentrn.graph.importers.onnx_file import (
     DOMAINS,
+    LARGEST,
     data_of,
     dtype_of,
     opsets_of,
@@ -51,6 +53,7 @@ FAMILIES = (onnx_rules_control, onnx_rules_elementwise, onnx_rules_index, onnx_r
             onnx_rules_norm, onnx_rules_quantized, onnx_rules_recurrent, onnx_rules_reduce,
             onnx_rules_resample, onnx_rules_sample, onnx_rules_shape, onnx_rules_window)
 FOLDED = 1 << 14  # elements: larger results are computed by the program, not beforehand
+COMPUTED = 1 << 26  # elements: nothing larger is computed on the way to what has to be known
 DEEPEST = 50  # graphs and functions inside each other
 # What a rule may stumble over when a file's attributes and shapes do not fit each other.
 STUMBLES = (ArithmeticError, IndexError, KeyError, MemoryError, TypeError, ValueError)
@@ -186,6 +189,8 @@ class Importer:
             if info.type.WhichOneof("value") != "tensor_type":
                 shape_of(info, dims)  # refuses it
             kind = dtype_of(tensor_dtype(info.type.tensor_type.elem_type))
+            if min(shape, default=0) < 0 or math.prod(shape) > LARGEST:
+                raise refuse_file(f"the input {info.name} says it is {list(shape)}")
             value = Builder().input(info.name, shape, kind)
             self.inputs.append(value)
             scope.values[info.name] = value
@@ -333,7 +338,7 @@ class Importer:
         stack, seen = [value], set()
         while stack:
             each = stack.pop()
-            if each.op == "input" or each.attrs.drawn:
+            if each.op == "input" or each.attrs.drawn or each.size > COMPUTED:
                 return None
             for arg in each.args:
                 if arg not in seen:

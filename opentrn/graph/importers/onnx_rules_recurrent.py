@@ -9,6 +9,7 @@ from opentrn.graph.importers.onnx_call import Node, onnx_op
 from opentrn.graph.importers.onnx_rules_shape import cut
 from opentrn.graph.ir import Value
 
+MOST_STEPS = 4096
 State = tuple[Value, ...]
 Activate = Callable[[Value], Value]
 
@@ -99,8 +100,8 @@ class Recurrent:
             first: Callable[[int], State]) -> tuple[Value, ...]:
         """(all states [time, direction, batch, hidden], the last of each state)."""
         n, times = self.n, self.x.shape[0]
-        if not times:
-            raise n.refuse("there are no steps")
+        if not 0 < times <= MOST_STEPS:
+            raise n.refuse(f"there are {times} steps, 1 to {MOST_STEPS} are built")
         every, last = [], []
         for way, backwards in enumerate(self.backwards):
             functions = self.functions[way * self.each:(way + 1) * self.each]

@@ -145,7 +145,7 @@ def resize(n: Node) -> Value:
 
 def _axis(n: Node, i: int, axis: int, wanted: int, scale: float, window: Any, count: int) -> Axis:
     ends = (window[i], window[i + count]) if window else (0.0, 1.0)
-    if wanted < 0 or scale <= 0 or wanted > 1 << 24:
+    if wanted < 0 or scale <= 0 or wanted * n.x.shape[axis] > 1 << 28:
         raise n.refuse(f"axis {axis} of {n.x.shape[axis]} becomes {wanted}")
     return Axis(n.x.shape[axis], wanted, scale, ends)
 

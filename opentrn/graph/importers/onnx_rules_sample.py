@@ -167,7 +167,7 @@ def dft(n: Node) -> Value:
     inverse, half = bool(n.attr("inverse")), bool(n.attr("onesided"))
     whole = 2 * (n.x.shape[axis] - 1) if inverse and half else n.x.shape[axis]
     length = n.ints(1, "dft_length")[0] if n.has(1) else whole
-    if not 0 < length < 1 << 24:
+    if not 0 < length <= 1 << 13:
         raise n.refuse(f"its length is {length}")
     if inverse and half:
         return real_of_half(n, n.x, axis, length)

@@ -216,6 +216,8 @@ def _mirrored(n: Node, mode: str, low: list[int], high: list[int]) -> Value:
     for axis, (before, after) in enumerate(zip(low, high, strict=True)):
         if before == 0 == after:
             continue
+        if max(before, after, x.shape[axis]) > 1 << 24:
+            raise n.refuse(f"{before} and {after} elements more on axis {axis}")
         inside = np.arange(max(-before, 0), x.shape[axis] - max(-after, 0))
         places = np.pad(inside, (max(before, 0), max(after, 0)), mode=MIRRORS[mode])
         x = n.g.take(x, n.g.constant(places.astype(np.int32)), axis)
@@ -336,8 +338,8 @@ def split_to_sequence(n: Node) -> Any:
     given = n.known(1, "split") if n.has(1) else None
     if given is None or not given.ndim:
         step = 1 if given is None else int(given)
-        if step < 1:
-            raise n.refuse(f"parts of {step}")
+        if step < 1 or length // step > 1 << 14:
+            raise n.refuse(f"parts of {step} of {length}")
         sizes = [min(step, length - at) for at in range(0, length, step)]
     else:
         sizes = parts(n, axis, 0)

@@ -15,6 +15,14 @@ from opentrn.graph.importers.torch_rules_index import _scattered
 from opentrn.graph.ir import Value
 
 Window = dict[str, Any]
+MOST_TAPS = 1 << 14
+MOST_PLACES = 1 << 26
+
+
+def within(n: Node, sizes: Sequence[int], most: int) -> None:
+    """Refuse sizes below 1, or whose product is beyond what is counted one by one."""
+    if min(sizes, default=1) < 1 or math.prod(sizes) > most:
+        raise n.refuse(f"{list(sizes)} is more than {most} places, or none")
 
 
 def _window(n: Node, ceil: bool = True) -> Window:
@@ -22,6 +30,7 @@ def _window(n: Node, ceil: bool = True) -> Window:
     begin inside and end outside."""
     taps = list(n.attr("kernel_shape"))
     sizes = n.x.shape[2:]
+    within(n, taps, MOST_TAPS)
     strides = n.attr("strides") or [1] * len(taps)
     dilations = n.attr("dilations") or [1] * len(taps)
     padding = edges(n, sizes, taps, strides, dilations)
@@ -52,6 +61,8 @@ def average_pool(n: Node) -> Value:
     w = _window(n)
     wide = n.g.cast(n.x, "float32") if n.x.dtype.bits < 32 else n.x
     total = _pooled(n, wide, "add", w)
+    within(n, [size + 1 + sum(map(abs, pads)) + more for size, pads, more in
+               zip(n.x.shape[2:], w["padding"], w["more"], strict=True)], MOST_PLACES)
     ones = np.ones(n.x.shape[2:])
     if n.attr("count_include_pad", 0):
         ones = np.pad(ones, w["padding"], constant_values=1)
@@ -95,6 +106,7 @@ def _where_largest(n: Node, best: Value, w: Window) -> Value:
     """The first place under each window whose element is the largest, in row-major order (in
     column-major order of the image with `storage_order`)."""
     x, spatial = n.x, n.x.shape[2:]
+    within(n, x.shape, MOST_PLACES)
     plane = np.arange(math.prod(spatial), dtype=np.int64)
     numbers = plane.reshape(spatial[::-1]).T if n.attr("storage_order", 0) else plane.reshape(
         spatial)
@@ -150,6 +162,7 @@ def col2im(n: Node) -> Value:
     count = len(image)
     strides, dilations = n.attr("strides") or [1] * count, n.attr("dilations") or [1] * count
     pads = n.attr("pads") or [0] * 2 * count
+    within(n, block, MOST_TAPS)
     taps = math.prod(block)
     batch, channels = n.x.shape[0], n.x.shape[1] // taps
     places = [(i + lo + hi - (b - 1) * d - 1) // s + 1 for i, b, s, d, lo, hi in
