@@ -214,10 +214,15 @@ class Emitter:
             for parameter, view in zip(recording.parameters, actual, strict=True)
         }
         self.starts.append(len(self.builder.body))
-        call = Call(self.builder, recording.program, bound)
-        call.run()
+        call = self.link(use, recording, bound)
         self.calls.append(use)
         return call, recording
+
+    def link(self, use: Use, recording: Recording, bound: dict[Buffer, Buffer]) -> Call:
+        """Append a kernel's instructions, its parameters `bound` to tensors of the program."""
+        call = Call(self.builder, recording.program, bound)
+        call.run()
+        return call
 
     def _argument(self, argument: Any, actual: list[View], dense: bool = False) -> Any:
         if isinstance(argument, View):

@@ -166,6 +166,15 @@ PIPELINE = (
 )
 
 
+def chosen(state: State) -> None:
+    """Run the stages up to the choice of kernels."""
+    for stage in PIPELINE:
+        if stage.name == "emit":
+            return
+        stage.run(state)
+        obey(stage, state)
+
+
 def compile_graph(
     graph: Graph,
     target: str = "trn2",
@@ -236,4 +245,4 @@ def obey(stage: Stage, state: State) -> None:
             )
 
 
-__all__ = ["PIPELINE", "Stage", "State", "compile", "compile_graph", "obey"]
+__all__ = ["PIPELINE", "Stage", "State", "chosen", "compile", "compile_graph", "obey"]

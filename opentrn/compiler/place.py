@@ -5,13 +5,19 @@ from opentrn.isa import Buffer, Loop, Program
 ALIGNMENT = 64
 
 
-def place_hbm(program: Program) -> dict[str, int]:
+Lives = tuple[dict[Buffer, int], dict[Buffer, int]]
+
+
+def place_hbm(program: Program, lives: Lives | None = None) -> dict[str, int]:
     """Give every HBM buffer a byte address; returns bytes by use.
+
+    `lives` are the first and the last place each buffer is used at, where the program's body does
+    not tell.
 
     Inputs, outputs and constants get memory of their own; temporaries are placed first-fit by
     liveness in program order (best lengths first would save little and cost clarity).
     """
-    first, last = _lives(program)
+    first, last = lives_of(program) if lives is None else lives
     sizes = {"constants": 0, "inputs": 0, "outputs": 0, "scratchpad": 0}
     kept = {"constant": "constants", "input": "inputs", "output": "outputs"}
     address = 0
@@ -33,7 +39,7 @@ def _aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def _lives(program: Program) -> tuple[dict[Buffer, int], dict[Buffer, int]]:
+def lives_of(program: Program) -> Lives:
     """First and last top-level node that touches each HBM buffer."""
     first: dict[Buffer, int] = {}
     last: dict[Buffer, int] = {}

@@ -23,11 +23,15 @@ class Call:
 
     def run(self) -> None:
         """Append the program's body to the builder."""
-        for buffer in self.program.buffers:
-            if buffer not in self.bound:
-                self.bound[buffer] = self._fresh(buffer)
+        self.reserve()
         for node in self.program.body:
             self.builder.append(self._node(node))
+
+    def reserve(self, space: str = "") -> None:
+        """Make the buffers that are not bound yet (of one space, or all)."""
+        for buffer in self.program.buffers:
+            if buffer not in self.bound and space in ("", buffer.space):
+                self.bound[buffer] = self._fresh(buffer)
 
     def _fresh(self, buffer: Buffer) -> Buffer:
         kind = "temp" if buffer.kind == "output" else buffer.kind

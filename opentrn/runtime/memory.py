@@ -4,7 +4,7 @@ Categories and rules: AWS Neuron SDK documentation, "Device memory" (hardware fa
 facts are read from the chip; each row says where it is from and how sure it is.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -75,21 +75,34 @@ class MemoryUse:
 
 def memory_use(program: Program, device: Device) -> MemoryUse:
     """The breakdown for one program on one core; nothing is checked."""
+    sizes = {
+        "constants": sum(b.nbytes for b in program.constants),
+        "inputs": _sum(program.inputs),
+        "outputs": _sum(program.outputs, program.inputs),
+        "scratchpad": scratchpad_bytes(program),
+    }
+    return memory_of(len(program), sizes, _rings(program), device)
+
+
+def memory_of(
+    count: int, sizes: dict[str, int], rings: tuple[int, int], device: Device
+) -> MemoryUse:
+    """The breakdown for so many instructions, tensors of these bytes, and bytes of `ring_bytes`.
+
+    `sizes` has constants, inputs, outputs and scratchpad.
+    """
     chip = device.chip
-    count = len(program)
     code = chip.fact("memory.instruction")
     microcode = chip.fact("memory.microcode")
-    io, spill = _rings(program)
-    page = scratchpad_page(chip)
-    scratch = scratchpad_bytes(program)
+    page, scratch, (io, spill) = scratchpad_page(chip), sizes["scratchpad"], rings
     pages = -(-scratch // int(page.value)) * int(page.value)
-    constants = sum(b.nbytes for b in program.constants)
     rows = (
         Row("model code", count * int(code.value), code.grade, f"{count:,} x {code.text}"),
         Row("microcode", int(microcode.value), microcode.grade, "for each physical core"),
-        Row("model constants", constants, "derived", "constants of the executable"),
-        Row("input tensors", _sum(program.inputs), "derived", "inputs of the executable"),
-        Row("output tensors", _sum(program.outputs, program.inputs), "derived", "its outputs"),
+        Row("model constants", sizes["constants"], "derived",
+            "constants of the executable"),
+        Row("input tensors", sizes["inputs"], "derived", "inputs of the executable"),
+        Row("output tensors", sizes["outputs"], "derived", "its outputs"),
         Row("shared scratchpad", pages, "derived",
             f"{bytes_text(scratch)} alive at once, in pages of {page.text}"),
         Row("DMA rings IO", io, "fitted", f"{RING_BYTES} B a descriptor that is not generated"),
@@ -171,8 +184,11 @@ def _sum(buffers: Iterable[Buffer], but: Iterable[Buffer] = ()) -> int:
 
 
 def _rings(program: Program) -> tuple[int, int]:
-    """Bytes of DMA rings for transfers to or from inputs and outputs, and for all others."""
-    outside = {*program.inputs, *program.outputs}
+    return ring_bytes(program, {*program.inputs, *program.outputs})
+
+
+def ring_bytes(program: Program, outside: Set[Buffer]) -> tuple[int, int]:
+    """Bytes of DMA rings for transfers to or from the tensors `outside`, and for all others."""
     io = spill = 0
     for one, size in _prepared(program.instructions()):
         views = [o for o in one.operands if isinstance(o, View)]
