@@ -1,6 +1,8 @@
 """Environment variables that scripts set for the Neuron tools, read when a script's call asks."""
 
+import contextlib
 import os
+from collections.abc import Iterator
 
 
 def target() -> str | None:
@@ -17,3 +19,19 @@ def nki_version() -> str | None:
 def precise() -> bool:
     """Whether floats are rounded to their format: NKI_PRECISE_FP is not 0."""
     return os.environ.get("NKI_PRECISE_FP", "1").strip().lower() not in ("0", "false")
+
+
+def jax_on_neuron() -> bool:
+    """Whether JAX_PLATFORMS asks for the platform of Trainium, as on a machine that has one."""
+    return os.environ.get("JAX_PLATFORMS", "").partition(",")[0].strip() == "neuron"
+
+
+@contextlib.contextmanager
+def jax_on_cpu() -> Iterator[None]:
+    """JAX_PLATFORMS as JAX itself knows it: the platform of Trainium is a plugin it has not."""
+    before = os.environ["JAX_PLATFORMS"]
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    try:
+        yield
+    finally:
+        os.environ["JAX_PLATFORMS"] = before

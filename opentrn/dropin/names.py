@@ -1,7 +1,8 @@
 """Answer `import nki` and `import neuronxcc.nki` with OpenTrn's kernel languages, while asked to.
 
 This is the one place where OpenTrn changes state that belongs to others (`sys.meta_path`,
-`sys.modules`). It does so on request only, and puts back exactly what it found.
+`sys.modules`, and `jax.jit` for scripts that set JAX_PLATFORMS=neuron). It does so on request only,
+and puts back exactly what it found.
 """
 
 import contextlib
@@ -14,6 +15,7 @@ from types import ModuleType
 
 from opentrn import nki
 from opentrn.dropin import environment
+from opentrn.dropin.jitting import on_neuron
 from opentrn.dropin.older import Modules
 from opentrn.sim import Strict
 
@@ -126,6 +128,8 @@ class Installed:
             self._stack.enter_context(nki.use_target(target))
         if not environment.precise():
             self._stack.enter_context(nki.use_strict(Strict(precise=False)))
+        if environment.jax_on_neuron():
+            self._stack.enter_context(on_neuron(target))
         for name in self._found:
             del sys.modules[name]
         sys.meta_path.insert(0, self._alias)

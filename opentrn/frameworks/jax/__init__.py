@@ -1,7 +1,7 @@
 """JAX on a simulated Trainium: `jit(f)` compiles what `jax.jit(f)` would, for a NeuronCore."""
 
 from opentrn.frameworks.jax.analyze import analyze
-from opentrn.frameworks.jax.jit import Jitted, Program, jit
+from opentrn.frameworks.jax.jit import Jitted, Program, jit, jit_as_jax
 from opentrn.frameworks.jax.lower import (
     Lowered,
     as_on_neuron,
@@ -18,6 +18,7 @@ __all__ = [
     "as_on_neuron",
     "from_jax",
     "jit",
+    "jit_as_jax",
     "lower",
     "refuse_numbers",
 ]

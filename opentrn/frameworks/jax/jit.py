@@ -17,6 +17,7 @@ from opentrn.frameworks.jax.lower import (
     Lowered,
     is_traced,
     lower_traced,
+    own_jit,
     refuse_leaf,
     refuse_numbers,
     to_host,
@@ -108,6 +109,7 @@ class Jitted:
     static: Places
     donated: Places
     inside: Callable
+    shardings: dict[str, Any] = field(default_factory=dict)
     traces: dict[Any, Any] = field(default_factory=dict)
     programs: dict[Any, Program] = field(default_factory=dict)
 
@@ -151,7 +153,6 @@ class Jitted:
 
     def _traceable(self, held: dict, named: dict) -> Any:
         """The function with these static arguments, as JAX traces it."""
-        import jax
 
         key = (tuple(held.items()), tuple(sorted(named.items(), key=lambda item: item[0])))
         try:
@@ -159,7 +160,9 @@ class Jitted:
         except TypeError:
             raise UsageError("a static argument is not hashable", code=OPTION) from None
         if found is None:
-            found = self.traces[key] = jax.jit(_with(self.function, held, named), keep_unused=True)
+            found = self.traces[key] = own_jit()(
+                _with(self.function, held, named), keep_unused=True, **self.shardings
+            )
         return found
 
     def _compiled(self, traced: Any) -> Program:
@@ -176,6 +179,24 @@ class Jitted:
         )
         model = runtime.load(executable)
         return Program(lowered, executable, model, time.perf_counter() - begin)
+
+    def lower(self, *args: Any, **kwargs: Any) -> Any:
+        """As of `jax.jit`: the function lowered for JAX's own device."""
+        return self.inside.lower(*args, **kwargs)
+
+    def trace(self, *args: Any, **kwargs: Any) -> Any:
+        """As of `jax.jit`."""
+        return self.inside.trace(*args, **kwargs)
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """As of `jax.jit`: shapes and dtypes of the result."""
+        return self.inside.eval_shape(*args, **kwargs)
+
+    def clear_cache(self) -> None:
+        """Forget what was compiled."""
+        self.traces.clear()
+        self.programs.clear()
+        self.inside.clear_cache()
 
     def __repr__(self) -> str:
         name = getattr(self.function, "__name__", "function")
@@ -211,7 +232,6 @@ def jit(
     Static and donated arguments are as in `jax.jit`; donated arrays are deleted after the call.
     Also a decorator, with or without options.  Raises UsageError `frameworks.jax_option`.
     """
-    import jax
 
     if dtype not in PRECISIONS:
         raise UsageError(f"jit: there is no precision {dtype}", code=OPTION)
@@ -223,9 +243,27 @@ def jit(
         return functools.partial(jit, target=target, dtype=dtype, **options)
     static = Places.of(function, static_argnums, static_argnames)
     donated = Places.of(function, donate_argnums, donate_argnames)
-    inside = jax.jit(function, static_argnums=static_argnums or None,
-                     static_argnames=static_argnames or None)  # fmt: skip
+    inside = own_jit()(function, static_argnums=static_argnums or None,
+                       static_argnames=static_argnames or None)  # fmt: skip
     return Jitted(function, target, PRECISIONS[dtype], static, donated, inside)
 
 
-__all__ = ["Jitted", "Places", "Program", "jit"]
+# Options of `jax.jit` that say where or how JAX itself would compile, which is not what runs.
+JAXS_OWN = ("keep_unused", "inline", "backend", "device", "abstracted_axes", "compiler_options")
+SHARDINGS = ("in_shardings", "out_shardings")
+
+
+def jit_as_jax(function: Callable | None = None, *, target: str = "", **options: Any) -> Any:
+    """`jit` with the options of `jax.jit`: shardings go into the program, which is refused
+    (`graph.stablehlo_sharded`) when they name several devices; those for JAX's compiler mean
+    nothing here.  Raises TypeError for an option `jax.jit` has not.
+    """
+    if function is None:
+        return functools.partial(jit_as_jax, target=target, **options)
+    kept = {name: value for name, value in options.items() if name not in (*JAXS_OWN, *SHARDINGS)}
+    made = jit(function, target=target, **kept)
+    made.shardings = {k: options[k] for k in SHARDINGS if options.get(k) is not None}
+    return made
+
+
+__all__ = ["Jitted", "Places", "Program", "jit", "jit_as_jax"]

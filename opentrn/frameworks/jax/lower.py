@@ -58,14 +58,19 @@ class Lowered:
     outputs: Any
 
 
+def own_jit() -> Callable:
+    """JAX's own `jit`, also where the name `jax.jit` stands for the device."""
+    from jax._src.api import jit
+
+    return jit
+
+
 def lower(function: Callable, args: Sequence[Any] = (), kwargs: dict | None = None) -> Lowered:
     """Trace a function for arguments like these: arrays, or `jax.ShapeDtypeStruct`.
 
     Raises what JAX raises while it traces, and what `graph.from_stablehlo` raises.
     """
-    import jax
-
-    traced = jax.jit(function, keep_unused=True).trace(*args, **(kwargs or {}))
+    traced = own_jit()(function, keep_unused=True).trace(*args, **(kwargs or {}))
     return lower_traced(traced, getattr(function, "__name__", "function"))
 
 
@@ -196,5 +201,5 @@ def to_jax(array: Any, like: Any) -> Any:
 
 __all__ = [
     "Lowered", "as_on_neuron", "from_jax", "has_numbers", "is_traced", "lower", "lower_traced",
-    "refuse_leaf", "refuse_numbers", "to_host", "to_jax",
+    "own_jit", "refuse_leaf", "refuse_numbers", "to_host", "to_jax",
 ]  # fmt: skip
