@@ -44,6 +44,8 @@ def _show_refusal(error: Any, *, as_json: bool) -> None:
     """Print a TrnError on stderr, placed on the command line when no script's line caused it."""
     if error.at is None or _is_runner(error.at.file):
         error.at = _command_line()
+    if _full_tracebacks() and not as_json:
+        return _show_traceback(error)
     click.echo(jsonlib.dumps(error.json()) if as_json else str(error), err=True)
     for note in () if as_json else getattr(error, "__notes__", ()):
         click.echo(note, err=True)
@@ -67,8 +69,21 @@ def _show_users_error(error: Exception) -> bool:
     if trace is None and not isinstance(error, SyntaxError):
         return False
     error.__context__ = None if isinstance(error, SyntaxError) else error.__context__
-    sys.excepthook(type(error), error.with_traceback(trace), trace)
+    _show_traceback(error if _full_tracebacks() else error.with_traceback(trace))
     return True
+
+
+def _show_traceback(error: BaseException) -> None:
+    """Show an error as Python would, with the user's lines only unless all were asked for."""
+    from opentrn.base import hide_frames
+
+    if not _full_tracebacks():
+        hide_frames(error)
+    sys.excepthook(type(error), error, error.__traceback__)
+
+
+def _full_tracebacks() -> bool:
+    return os.environ.get("OPENTRN_TRACEBACK", "").strip().lower() == "full"
 
 
 def _is_runner(file: str) -> bool:
@@ -137,7 +152,7 @@ def run(
 
     from opentrn import nki
     from opentrn.base import TrnError
-    from opentrn.dropin import run_script, script_traceback
+    from opentrn.dropin import run_script
 
     os.environ.setdefault("NKI_SIMULATOR", "1")
     with contextlib.ExitStack() as stack:
@@ -150,7 +165,7 @@ def run(
         except (SystemExit, TrnError):
             raise
         except BaseException as error:
-            sys.excepthook(type(error), error.with_traceback(script_traceback(error)), None)
+            _show_traceback(error)
             sys.exit(130 if isinstance(error, KeyboardInterrupt) else 1)
         finally:
             _show_findings(list(found), as_json=json)

@@ -60,6 +60,7 @@ from opentrn.base.errors import (
     codes,
     declare,
     explanation,
+    hide_frames,
     nearest,
     user_line,
 )
@@ -84,8 +85,8 @@ __all__ = [
     "UnknownNameError", "UnsupportedError", "UnwritableError", "UnwrittenError",
     "UsageError", "Where",
     "bytes_text", "clock", "codes", "declare", "dollars_text", "dtype", "dtypes", "errors",
-    "explanation", "files", "flops_text", "folder", "functions", "nearest", "numerics", "parse",
-    "rate_text",
+    "explanation", "files", "flops_text", "folder", "functions", "hide_frames", "nearest",
+    "numerics", "parse", "rate_text",
     "seconds_text", "trace", "units", "user_line", "write_whole", "writing",
     "bfloat16", "bool_", "float4_e2m1fn", "float4_e2m1fn_x4", "float8_e3m4", "float8_e4m3",
     "float8_e4m3fn", "float8_e4m3fn_x4", "float8_e5m2", "float8_e5m2_x4", "float8_e8m0fnu",

@@ -12,6 +12,7 @@ import linecache
 import os
 import sys
 from dataclasses import dataclass
+from types import TracebackType
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _KERNELS = os.path.join(_PACKAGE, "nki", "kernels") + os.sep
@@ -113,6 +114,49 @@ def _place(frame, code) -> Where:
         where = Where(code.co_filename, frame.f_lineno or 0, code.co_name)
         places[frame.f_lasti] = where
     return where
+
+
+def _owner(file: str, caller: str) -> str:
+    """Whose a frame is, "user" or "ours": the standard library's is that of its caller."""
+    if file.startswith(_PACKAGE):
+        return "user" if file.startswith(_KERNELS) else "ours"
+    standard = file.startswith(_STDLIB) and not any(part in file for part in _INSTALLED)
+    return caller if standard or file.startswith("<frozen ") else "user"
+
+
+def hide_frames(error: BaseException) -> None:
+    """Leave in the traceback of an error, and of those it came from, the lines of the user.
+
+    Frames of this package go (kernels in `opentrn/nki/kernels` are the user's), with the frames of
+    the standard library that they called.  Where an error that is no refusal was raised below the
+    user's last line, in our code, those frames stay: they are what a report of the fault needs.
+    """
+    chain, seen = [error], set()
+    while chain:
+        one = chain.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        one.__traceback__ = _without_ours(one)
+        chain += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
+
+
+def _without_ours(error: BaseException) -> TracebackType | None:
+    frames, owners, owner = [], [], "ours"
+    trace = error.__traceback__
+    while trace is not None:
+        owner = _owner(trace.tb_frame.f_code.co_filename, owner)
+        frames.append(trace)
+        owners.append(owner)
+        trace = trace.tb_next
+    last = max((n for n, owner in enumerate(owners) if owner == "user"), default=-1)
+    fault_of_ours = not isinstance(error, TrnError | SyntaxError)
+    found = None
+    for n in reversed(range(len(frames))):
+        if owners[n] == "user" or (n > last and fault_of_ours):
+            one = frames[n]
+            found = TracebackType(found, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

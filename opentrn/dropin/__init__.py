@@ -2,7 +2,7 @@
 
 from opentrn.dropin.checking import check_file
 from opentrn.dropin.names import NAMES, Installed, install
-from opentrn.dropin.script import NO_MODEL, load_name, run_script, script_traceback
+from opentrn.dropin.script import NO_MODEL, load_name, run_script
 
 __all__ = [
     "NAMES",
@@ -12,5 +12,4 @@ __all__ = [
     "install",
     "load_name",
     "run_script",
-    "script_traceback",
 ]

@@ -5,7 +5,6 @@ import os
 import runpy
 import sys
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any
 
 from opentrn.base import MissingFileError, UnknownNameError, declare, nearest
@@ -30,9 +29,6 @@ NO_MODEL = declare(
     rule="FILE.py is a Python file and NAME a name it defines",
     fix="write for example model.py:build, where build() returns (module, arguments)",
 )
-
-_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-_RUNNERS = (os.path.join(_HERE, "cli.py"), os.path.abspath(__file__), runpy.__file__)
 
 
 def run_script(
@@ -123,17 +119,3 @@ def refuse_no_source(path: str, doing: str, code: str) -> None:
         why = "it is no Python file (.py)"
     if why:
         raise MissingFileError(f"{doing} {path}: {why}", code=code)
-
-
-def script_traceback(error: BaseException) -> TracebackType | None:
-    """The traceback of what a script raised, without the frames of those who ran it.
-
-    None when nothing of the script was running, as for a syntax error in it.
-    """
-    trace = error.__traceback__
-    while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        if file not in _RUNNERS and file != "<frozen runpy>":
-            break
-        trace = trace.tb_next
-    return trace

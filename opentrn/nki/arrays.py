@@ -84,12 +84,31 @@ def to_numpy(value: Any) -> np.ndarray:
             "an argument is a torch tensor on the device `meta`, which holds no values",
             code="nki.argument_values",
         )
-    value = value.detach().cpu().contiguous()
+    _refuse_not_plain(value, torch)
+    value = value.detach().cpu().contiguous().resolve_conj().resolve_neg()
     name = str(value.dtype).removeprefix("torch.")
     if name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
         bits = torch.int16 if value.element_size() == 2 else torch.uint8
         return value.view(bits).numpy().view(as_dtype(name).storage)
     return value.numpy()
+
+
+def _refuse_not_plain(value: Any, torch: Any) -> None:
+    """UsageError for sparse, nested and quantised torch tensors."""
+    if value.is_quantized:
+        sort, fix = "quantised", "pass x.dequantize(), or x.int_repr() and the scale"
+    elif value.is_nested:
+        sort, fix = "nested", "pass torch.nested.to_padded_tensor(x, value)"
+    elif value.layout is not torch.strided:
+        sort, fix = "sparse", "pass x.to_dense()"
+    else:
+        return
+    raise UsageError(
+        f"an argument is a {sort} torch tensor",
+        code="nki.argument_values",
+        rule="tensors of a kernel hold one plain number at every place",
+        fix=fix,
+    )
 
 
 def from_numpy(array: np.ndarray, like: str) -> Any:

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from opentrn.base import UsageError, declare
+from opentrn.base import Bug, UsageError, declare
 from opentrn.isa import Builder
 from opentrn.nki import traced, versions
 from opentrn.nki.cores import launch
 from opentrn.nki.exchange import World
 from opentrn.nki.launch import call, check_inputs, kind_of, results
+from opentrn.nki.refusals import PlainTracebacks
 from opentrn.nki.session import (
     Run,
     Session,
@@ -69,6 +70,17 @@ class AnyKernel:
     def __repr__(self) -> str:
         return f"<nki kernel {self.__name__}>"
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run on arrays; inside another kernel, as part of that one."""
+        if running():
+            return self.func(*args, **kwargs)
+        with PlainTracebacks():
+            return self._launch(args, kwargs)
+
+    def _launch(self, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Run on arrays; results come back in the same kind."""
+        raise Bug("a kernel without a way to run")
+
 
 class Kernel(AnyKernel):
     """A kernel function that can be called on arrays, inspected, and launched on a grid.
@@ -87,13 +99,11 @@ class Kernel(AnyKernel):
             raise UsageError(f"a launch grid {list(sizes)}", code="nki.grid")
         return Kernel(self.func, tuple(int(s) for s in sizes), **self.options)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def _launch(self, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Run on arrays (NumPy, torch or JAX); results come back in the same kind.
 
         Inside jax.jit and jax.vmap the kernel is one operation (`nki.traced`).
         """
-        if running():
-            return self.func(*args, **kwargs)
         if "jax" in sys.modules and traced.any_traced(args, kwargs):
             return traced.call(self, lambda a, k: run(self, *a, **k).outputs, args, kwargs)
         return run(self, *args, **kwargs).outputs
@@ -119,7 +129,7 @@ def _kernel(func: Callable, options: dict[str, Any]) -> "Kernel":
     return func if isinstance(func, Kernel) else Kernel(func, **options)
 
 
-def _bound(kernel: Kernel, args: tuple, kwargs: dict[str, Any]) -> inspect.BoundArguments:
+def bind(kernel: Kernel, args: tuple, kwargs: dict[str, Any]) -> inspect.BoundArguments:
     """The arguments by the names of the kernel's parameters; CallError when they do not fit."""
     try:
         return inspect.signature(kernel.func).bind(*args, **kwargs)
@@ -143,15 +153,16 @@ def run(kernel: Callable, *args: Any, **kwargs: Any) -> Run:
     refuse, at the kernel's line.
     """
     made = jit(kernel)
-    chip = chosen_chip(made.options.get("platform_target"))
-    bound = _bound(made, args, kwargs)
-    check_declared(made.func, bound.arguments)
-    like = kind_of(args, kwargs)
-    if made.instances > 1:
-        world = World(chip, cores=made.instances)
-        (done,) = launch(made.func, made.grid, world, [bound], like)
-    else:
-        done = _alone(made, chip, bound, like)
+    with PlainTracebacks():
+        chip = chosen_chip(made.options.get("platform_target"))
+        bound = bind(made, args, kwargs)
+        check_declared(made.func, bound.arguments)
+        like = kind_of(args, kwargs)
+        if made.instances > 1:
+            world = World(chip, cores=made.instances)
+            (done,) = launch(made.func, made.grid, world, [bound], like)
+        else:
+            done = _alone(made, chip, bound, like)
     report(done)
     return done
 

@@ -1,15 +1,15 @@
 """Kernels on several simulated ranks: `nki.simulate(kernel, ranks=N)` and `nki.run_ranks`."""
 
 import functools
-import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from opentrn.base import UsageError, declare
 from opentrn.nki.cores import launch
 from opentrn.nki.exchange import World
-from opentrn.nki.jit import Kernel, jit, run
+from opentrn.nki.jit import Kernel, bind, jit, run
 from opentrn.nki.launch import kind_of
+from opentrn.nki.refusals import PlainTracebacks
 from opentrn.nki.session import Run, chosen_chip, report
 from opentrn.nki.typing import check_declared
 
@@ -73,14 +73,14 @@ def run_ranks(
     chips in order; `nodes` spreads them evenly over that many nodes.  Raises what the chip would
     refuse, OrderError `sim.deadlock` and `nki.rank_calls`.
     """
-    return _together(jit(kernel), [_arguments(given) for given in per_rank_args], nodes)
+    with PlainTracebacks():
+        return _together(jit(kernel), [_arguments(given) for given in per_rank_args], nodes)
 
 
 def _together(made: Kernel, sets: list[tuple[tuple, dict]], nodes: int) -> tuple[Run, ...]:
     if not sets or nodes < 0:
         raise UsageError(f"a run on {len(sets)} ranks and {nodes} nodes", code="nki.per_rank")
-    signature = inspect.signature(made.func)
-    bounds = [signature.bind(*args, **named) for args, named in sets]
+    bounds = [bind(made, args, named) for args, named in sets]
     for bound in bounds:
         check_declared(made.func, bound.arguments)
     like = kind_of(*sets[0])
@@ -103,10 +103,11 @@ def simulate(kernel: Callable, ranks: int | None = None, nodes: int = 0) -> Call
 
     @functools.wraps(made.func)
     def simulated(*args: Any, **kwargs: Any) -> Any:
-        if ranks is None:
-            return run(made, *args, **kwargs).outputs
-        sets = [(_at(args, rank, ranks), _at(kwargs, rank, ranks)) for rank in range(ranks)]
-        runs = _together(made, sets, nodes)
-        return [one.outputs for one in runs]
+        with PlainTracebacks():
+            if ranks is None:
+                return run(made, *args, **kwargs).outputs
+            sets = [(_at(args, rank, ranks), _at(kwargs, rank, ranks)) for rank in range(ranks)]
+            runs = _together(made, sets, nodes)
+            return [one.outputs for one in runs]
 
     return simulated

@@ -6,13 +6,16 @@ line of the kernel that made the call.  Errors raised by the kernel's own lines 
 """
 
 import os
+import reprlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from types import TracebackType
+from typing import Any
 
-from opentrn.base import CapacityError, TrnError, UsageError, Where, declare
+from opentrn.base import CapacityError, TrnError, UsageError, Where, declare, hide_frames
 from opentrn.nki.removed import removal
+from opentrn.nki.target import full_tracebacks
 
 declare(
     "nki.argument",
@@ -41,6 +44,21 @@ _NKI = os.path.dirname(os.path.abspath(__file__))
 _PACKAGE, _KERNELS = os.path.dirname(_NKI) + os.sep, os.path.join(_NKI, "kernels") + os.sep
 
 
+class PlainTracebacks:
+    """Errors that leave the block show lines of the user only; with OPENTRN_TRACEBACK=full, all.
+
+    A class, because `contextmanager` would put the whole traceback back.
+    """
+
+    def __enter__(self) -> None:
+        """Nothing is changed before there is an error."""
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        """Take our frames out of the traceback, this one included."""
+        if error is not None and not full_tracebacks():
+            hide_frames(error)
+
+
 @contextmanager
 def refused() -> Iterator[None]:
     """Turn errors of Python raised inside OpenTrn, on behalf of a kernel, into refusals."""
@@ -58,11 +76,23 @@ def refused() -> Iterator[None]:
         found = removal(error) if isinstance(error, TypeError) else None
         where, inside = _calls(error)
         if found is None and inside:
-            what = f"{inside}: {type(error).__name__}: {error}"
-            found = _refusal(type(error))(what, code="nki.argument", at=where)
+            found = _wrong_argument(error, inside, where)
         if found is None:
             raise
         raise found from error
+
+
+# What our code asks a tile for first; who gives something else is told that.
+_OF_TILES = ("_view", "buffer", "dtype", "ndim", "shape")
+
+
+def _wrong_argument(error: Exception, inside: str, where: Where | None) -> UsageError:
+    """The refusal of an argument that made `inside`, a function of ours, raise `error`."""
+    what, fix = f"{inside}: {type(error).__name__}: {error}", ""
+    if isinstance(error, AttributeError) and error.name in _OF_TILES:
+        what = f"{inside}: {reprlib.repr(error.obj)} is given where a tensor belongs"
+        fix = "pass a tensor; of a kernel's arguments only arrays become tensors"
+    return _refusal(type(error))(what, code="nki.argument", fix=fix, at=where)
 
 
 @cache

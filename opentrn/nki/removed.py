@@ -1,9 +1,14 @@
-"""A call with a parameter of another NKI version becomes a refusal that says what to write now."""
+"""Calls that do not fit a function of nki become refusals, at the line of the call.
 
+A parameter of another NKI version is refused with what to write now.
+"""
+
+import inspect
+import os
 import re
+from collections.abc import Callable
 
 from opentrn.base import UsageError, Where, declare
-from opentrn.isa import INSTRUCTIONS
 from opentrn.nki.older_changes import CHANGES
 from opentrn.nki.versions import current_version
 
@@ -12,6 +17,12 @@ declare(
     "A call names a parameter that this version of NKI does not have.",
     rule="parameters are those of the version the kernel is run for (0.6, or opentrn run --nki)",
     fix="leave the parameter out, or run with the version the kernel was written for",
+)
+declare(
+    "nki.signature",
+    "A call does not fit the parameters of a function of nki.",
+    rule="parameters are those of the version the kernel is run for (0.6, or opentrn run --nki)",
+    fix="pass every parameter without a default, each once; opentrn explain names them",
 )
 
 # What to do about parameters that are in no older signature of `nki`.
@@ -25,19 +36,50 @@ _ADVICE = {
     "use_gpsimd_dma": "pass dma_engine=nisa.dma_engine.gpsimd_dma",
 }
 _UNKNOWN = re.compile(r"([\w.]+)\(\) got an unexpected keyword argument '(\w+)'")
+_MISFIT = re.compile(r"([\w.]+)\(\) (?:missing \d|takes |got multiple|got some pos)")
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_KERNELS = os.path.join(_PACKAGE, "nki", "kernels") + os.sep
 
 
 class RemovedError(UsageError, TypeError):
-    """A refused keyword: also the TypeError that Python raises for one."""
+    """A call that does not fit: also the TypeError that Python raises for one."""
 
 
 def removal(error: TypeError) -> RemovedError | None:
-    """The refusal for a TypeError about a keyword of an nki function; None for other errors."""
-    told = _UNKNOWN.search(str(error))
+    """The refusal for a TypeError about a call of an nki function; None for other errors."""
+    told = _UNKNOWN.search(str(error)) or _MISFIT.search(str(error))
     where = _line_of(error, told[1]) if told else None
     if where is None:
         return None
-    name, keyword = told[1].removeprefix("NkiTensor."), told[2]
+    name = told[1].removeprefix("NkiTensor.")
+    if told.re is _UNKNOWN:
+        return unknown(name, told[2], where)
+    signature = inspect.signature(_public(told[1]))
+    return misfit(str(error).replace("NkiTensor.", ""), name, signature, where)
+
+
+def bound(name: str, signature: inspect.Signature, args: tuple, kwargs: dict):
+    """The arguments of a call by parameter; RemovedError at the user's line if they do not fit."""
+    try:
+        return signature.bind(*args, **kwargs)
+    except TypeError as error:
+        told = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+        if told:
+            raise unknown(name, told[1]) from None
+        raise misfit(f"{name}: {error}", name, signature) from None
+
+
+def misfit(
+    what: str, name: str, signature: inspect.Signature, where: Where | None = None
+) -> RemovedError:
+    """The refusal of too few, too many or doubled arguments, with the signature."""
+    names = [n for n in signature.parameters if n != "self"]
+    fix = f"the parameters are {name}({', '.join(names)})"
+    return RemovedError(what, code="nki.signature", at=where, fix=fix)
+
+
+def unknown(name: str, keyword: str, where: Where | None = None) -> RemovedError:
+    """The refusal of a keyword, with what another version of NKI says of it."""
     fix, last = _ADVICE.get(keyword, ""), ""
     for key, changes in CHANGES.items():
         for change in changes:
@@ -54,15 +96,22 @@ def _line_of(error: TypeError, name: str) -> Where | None:
     while trace.tb_next is not None:
         trace = trace.tb_next
     frame = trace.tb_frame
+    file = frame.f_code.co_filename
+    if file.startswith(_PACKAGE) and not file.startswith(_KERNELS):
+        return None
     own = frame.f_locals.get(name, frame.f_globals.get(name))
     ours = own is None or getattr(own, "__module__", "").startswith(("nki.", "opentrn."))
-    if not ours or not _is_public(name):
+    if not ours or _public(name) is None:
         return None
-    return Where(frame.f_code.co_filename, trace.tb_lineno, frame.f_code.co_name)
+    return Where(file, trace.tb_lineno, frame.f_code.co_name)
 
 
-def _is_public(name: str) -> bool:
-    from opentrn.nki import isa, language
+def _public(name: str) -> Callable | None:
+    """The function or method of nki with this name, as errors of Python spell it."""
+    from opentrn.nki import collectives, isa, language
+    from opentrn.nki.tensor import NkiTensor
 
-    method = name.startswith("NkiTensor.")
-    return method or name in INSTRUCTIONS or hasattr(language, name) or hasattr(isa, name)
+    if name.startswith("NkiTensor."):
+        return getattr(NkiTensor, name.removeprefix("NkiTensor."), None)
+    found = (getattr(module, name, None) for module in (isa, language, collectives))
+    return next((one for one in found if callable(one)), None)

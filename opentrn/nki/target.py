@@ -9,6 +9,11 @@ import os
 DEFAULT_TARGET = "trn2"
 
 
+def full_tracebacks() -> bool:
+    """Whether errors keep the frames of this package (OPENTRN_TRACEBACK=full)."""
+    return os.environ.get("OPENTRN_TRACEBACK", "").strip().lower() == "full"
+
+
 def debug_folder() -> str:
     """Where the runtime would write what kernels print (NEURON_RT_DEBUG_OUTPUT_DIR), or ""."""
     return os.environ.get("NEURON_RT_DEBUG_OUTPUT_DIR", "").strip()

@@ -194,3 +194,53 @@ def test_tensors_are_saved_by_name(opentrn, script, tmp_path):
         held = np.load(tmp_path / f"{name}.npy")
         assert held.dtype == np.float32
         assert np.isneginf(held).all()
+
+
+FAULTY = """\
+import nki, numpy as np
+
+def helper():
+    raise ValueError("mine")
+
+@nki.jit
+def kernel(x):
+    helper()
+
+kernel(np.zeros((4, 4), np.float32))
+"""
+
+
+def test_errors_of_a_kernel_show_the_scripts_lines_only(opentrn, script):
+    path = script(FAULTY)
+    shown = opentrn("run", path, env={"OPENTRN_TRACEBACK": None}).err
+    places = [line.strip() for line in shown.splitlines() if line.startswith("  File")]
+    assert places == [
+        f'File "{path}", line 10, in <module>',
+        f'File "{path}", line 8, in kernel',
+        f'File "{path}", line 4, in helper',
+    ]
+    assert shown.splitlines()[-1] == "ValueError: mine"
+    full = opentrn("run", path, env={"OPENTRN_TRACEBACK": "full"}).err
+    assert "launch.py" in full
+    assert full.splitlines()[-1] == "ValueError: mine"
+
+
+@pytest.mark.parametrize("version", ["0.1", "0.2", "0.6"])
+def test_calls_that_do_not_fit_are_refused_at_their_line_in_every_version(opentrn, script, version):
+    call = "nisa.memset(t, 1, value=2)"
+    path = script(
+        "import nki, nki.isa as nisa, nki.language as nl, numpy as np\n"
+        "@nki.jit\ndef kernel(x):\n"
+        "    t = nl.ndarray((4, 4), dtype=nl.float32, buffer=nl.sbuf)\n"
+        f"    {call}\n"
+        "kernel(np.zeros((4, 4), np.float32))\n"
+    )
+    told = opentrn("run", "--nki", version, path)
+    assert told.status == 2
+    assert told.err.splitlines()[1] == f"  at    script.py:5: {call}"
+    unknown = script(path.read_text().replace("value=2", "wibble=2"))
+    told = opentrn("run", "--nki", version, unknown)
+    if version == "0.1":  # which ignored keywords it did not know
+        assert "`wibble` is no parameter, and is ignored" in told.err
+    else:
+        assert told.err.startswith(f"memset has no parameter `wibble` in NKI {version}\n")

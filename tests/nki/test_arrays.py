@@ -266,3 +266,40 @@ def test_a_masked_array_is_refused():
     assert caught.value.code == "nki.argument_values"
     assert "filled" in caught.value.fix
     assert np.array_equal(plus_one(masked.filled(5)), 1 + np.where(np.eye(4, 3), 5, 1))
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch warns of its quantised tensors
+def test_torch_tensors_that_are_not_plain_are_refused_with_the_way_out():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+
+    def kernel(x):
+        nl.load(x)
+
+    eye = torch.eye(4)
+    quantised = torch.quantize_per_tensor(eye, 0.1, 0, torch.qint8)
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    for tensor, sort, fix in [
+        (eye.to_sparse(), "sparse", "to_dense"),
+        (eye.to_sparse_csr(), "sparse", "to_dense"),
+        (quantised, "quantised", "dequantize"),
+        (nested, "nested", "to_padded_tensor"),
+    ]:
+        with pytest.raises(UsageError) as caught:
+            nki.run(kernel, tensor)
+        assert caught.value.code == "nki.argument_values"
+        assert caught.value.what == f"an argument is a {sort} torch tensor"
+        assert fix in caught.value.fix
+
+
+def test_negated_torch_views_have_their_values():
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    z = torch.complex(torch.zeros(4, 4), torch.arange(16.0).reshape(4, 4))
+    negated = torch.conj(z).imag  # a view with the negative bit set
+    assert negated.is_neg()
+
+    def kernel(x):
+        out = nl.ndarray(x.shape, x.dtype, nl.shared_hbm)
+        nl.store(out, nl.load(x))
+        return out
+
+    assert np.array_equal(nki.run(kernel, negated).outputs.numpy(), -np.arange(16.0).reshape(4, 4))

@@ -379,3 +379,103 @@ def test_bounds_of_device_loops_that_are_no_integers(bounds):
     assert refusal(ranged).code == "nki.loop"
     if len(bounds) == 2:
         assert refusal(called).code == "nki.loop"
+
+
+MISFITS = [
+    (lambda t: nisa.memset(dst=t), "'value'", "memset(dst, value, engine, name)"),
+    (lambda t: nisa.memset(t, 1, value=2), "'value'", "memset(dst, value, engine, name)"),
+    (lambda t: nisa.memset(t, *range(9)), "positional", "memset(dst, value, engine, name)"),
+    (lambda t: nl.load(), "'src'", "load(src, dtype)"),
+    (lambda t: t.reshape(), "'shape'", "reshape(shape)"),
+]
+
+
+@pytest.mark.parametrize(("call", "told", "parameters"), MISFITS)
+def test_calls_that_do_not_fit_a_function_name_its_parameters(call, told, parameters):
+    def kernel():
+        call(nl.ndarray((4, 4), nl.float32, nl.sbuf))
+
+    with pytest.raises(TypeError) as caught:
+        nki.run(kernel)
+    assert caught.value.code == "nki.signature"
+    assert told in caught.value.what
+    assert caught.value.fix == f"the parameters are {parameters}"
+    assert caught.value.at.text.startswith("(lambda t:")
+
+
+@pytest.mark.parametrize("given", [None, [1, 2], "a", 3])
+def test_what_is_no_tensor_is_named_where_a_tensor_belongs(given):
+    def kernel(x):
+        nl.load(x)
+
+    with pytest.raises(TrnError) as caught:
+        nki.run(kernel, given)
+    assert caught.value.code == "nki.argument"
+    assert caught.value.what == f"load: {given!r} is given where a tensor belongs"
+    assert caught.value.at.text == "nl.load(x)"
+
+
+def _lines(error):
+    trace, lines = error.__traceback__, []
+    while trace is not None:
+        lines.append((trace.tb_frame.f_code.co_filename, trace.tb_frame.f_code.co_name))
+        trace = trace.tb_next
+    return lines
+
+
+def _own_fault(x):
+    _inner()
+
+
+def _inner():
+    try:
+        {}["k"]
+    except KeyError as error:
+        raise RuntimeError("mine") from error
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda x: nki.run(_own_fault, x),
+        lambda x: nki.jit(_own_fault)(x),
+        lambda x: nki.jit(_own_fault)[2](x),
+        lambda x: nki.simulate(_own_fault)(x),
+        lambda x: nki.run_ranks(_own_fault, [(x,), (x,)]),
+    ],
+)
+def test_errors_of_a_kernel_show_lines_of_the_kernel_only(run, monkeypatch):
+    x = np.zeros((4, 4), np.float32)
+    monkeypatch.delenv("OPENTRN_TRACEBACK", raising=False)
+    with pytest.raises(RuntimeError) as caught:
+        run(x)
+    names = [name for file, name in _lines(caught.value) if file == __file__]
+    assert names[1:] == ["<lambda>", "_own_fault", "_inner"]
+    assert all(file == __file__ for file, _ in _lines(caught.value))
+    assert _lines(caught.value.__cause__) == [(__file__, "_inner")]
+    monkeypatch.setenv("OPENTRN_TRACEBACK", "full")
+    with pytest.raises(RuntimeError) as caught:
+        run(x)
+    assert any("opentrn" in file and file != __file__ for file, _ in _lines(caught.value))
+
+
+def test_refusals_end_at_the_line_of_the_kernel(monkeypatch):
+    monkeypatch.delenv("OPENTRN_TRACEBACK", raising=False)
+
+    def kernel():
+        nl.ndarray((4, 4), nl.float32, "nowhere")
+
+    with pytest.raises(TrnError) as caught:
+        nki.run(kernel)
+    assert _lines(caught.value)[-1] == (__file__, "kernel")
+
+
+def test_tensors_may_be_unnamed():
+    def kernel():
+        out = nl.ndarray((4, 4), nl.float32, nl.shared_hbm, name=None)
+        tile = nl.ndarray((4, 4), nl.float32, nl.sbuf, name=None)
+        nisa.memset(tile, 2.0)
+        nl.store(out, tile)
+        return out
+
+    assert (nki.run(kernel).outputs == 2).all()

@@ -10,7 +10,8 @@ from typing import Any
 from opentrn.base import UsageError, declare
 from opentrn.nki.beta1 import launch, launch_grid
 from opentrn.nki.jit import AnyKernel
-from opentrn.nki.session import Run, chosen_chip, running
+from opentrn.nki.refusals import PlainTracebacks
+from opentrn.nki.session import Run, chosen_chip
 
 declare(
     "beta1.not_run",
@@ -34,10 +35,8 @@ class Kernel(AnyKernel):
         """The same kernel on a launch grid."""
         return Kernel(self.func, launch_grid.sizes(grid), **self.options)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run on arrays; inside another kernel, as part of that one."""
-        if running():
-            return self.func(*args, **kwargs)
+    def _launch(self, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Run on arrays, and remember the run."""
         chip = chosen_chip(self.options.get("platform_target"))
         self.last = launch.run(self.func, self.grid, args, kwargs, chip)
         return self.last.outputs
@@ -97,7 +96,8 @@ trace = _decorator("trace", "A kernel, undecorated by a framework.")
 def simulate_kernel(kernel: Callable, *args: Any, **kwargs: Any) -> Any:
     """Run a kernel on arrays: outputs come back, written arguments are written."""
     made = kernel if isinstance(kernel, Kernel) else jit(kernel)
-    return made(*args, **kwargs)
+    with PlainTracebacks():
+        return made(*args, **kwargs)
 
 
 __all__ = ["Kernel", "baremetal", "benchmark", "jit", "profile", "simulate_kernel", "trace"]

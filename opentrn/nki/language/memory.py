@@ -124,7 +124,7 @@ def ndarray(shape, dtype, buffer=sbuf, name="", address=None) -> NkiTensor:
         region.space,
         shape,
         as_dtype(dtype),
-        name=name,
+        name=name or "",
         kind=kind,
         partition=partition,
         address=start,
@@ -137,10 +137,10 @@ def ndarray(shape, dtype, buffer=sbuf, name="", address=None) -> NkiTensor:
 
 
 def _check_named(dtype, name) -> None:
-    """Refuse dtypes the chip does not have, and names that are none."""
+    """Refuse dtypes the chip does not have, and names that are none (None leaves it unnamed)."""
     if not as_dtype(dtype).on_chip:
         raise DtypeError(f"ndarray: the chip has no {as_dtype(dtype)}", code="nki.argument_dtype")
-    if not isinstance(name, str):
+    if not isinstance(name, str | None):
         raise UsageError(
             f"ndarray: name={name!r} is a {type(name).__name__}",
             code="nki.argument",
