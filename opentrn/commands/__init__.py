@@ -8,8 +8,9 @@ from opentrn.commands.model import load_model, read_shape
 from opentrn.commands.nccom import claims, nccom_test
 from opentrn.commands.plan import compare, plan
 from opentrn.commands.profile import profile
+from opentrn.commands.waiting import waiting
 
 __all__ = [
     "calibrate", "claims", "compare", "doctor", "explain", "load_model", "nccom_test",
-    "plan", "profile", "read_shape", "simulate",
+    "plan", "profile", "read_shape", "simulate", "waiting",
 ]  # fmt: skip

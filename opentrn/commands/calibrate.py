@@ -10,6 +10,8 @@ from typing import Any
 
 import click
 
+from opentrn.commands.waiting import waiting
+
 COLUMNS = ("program", "latency")
 MORE = ("kernel", "use", "measure")
 MEASURES = ("run", "kernel")
@@ -37,7 +39,8 @@ def calibrate(target: str, facts: tuple[str, ...], json: bool, table: str) -> No
     chip = hw.target(target)
     rows = list(_rows(table))
     samples = [cost.Sample(row["name"], row["seconds"], row["use"]) for row in rows]
-    found = cost.calibrate(chip, samples, _predictor(rows, target), facts)
+    with waiting("fitting"):
+        found = cost.calibrate(chip, samples, _predictor(rows, target), facts)
     if json:
         told = {name: value for name, value in asdict(found).items() if name != "chip"}
         click.echo(jsonlib.dumps({"target": chip.name, **told}))

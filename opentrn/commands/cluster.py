@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from opentrn.commands.plan import DEGREES, Duration, listed, one_kind, useless
+from opentrn.commands.waiting import waiting
 
 _fleet = (
     click.option("--on", "target", default="trn2.48xlarge", show_default=True, metavar="MACHINE",
@@ -108,7 +109,8 @@ def simulate(model: str, json: bool, **given: Any) -> None:
     useless(kind, {*_ALWAYS, *_names(_serve if kind == "serve" else _train)})
     m = find_model(model)
     wanted = {name: given[name] for name in DEGREES if given.get(name) is not None}
-    found = (_serving if kind == "serve" else _training)(m, wanted, given)
+    with waiting("simulating"):
+        found = (_serving if kind == "serve" else _training)(m, wanted, given)
     if json:
         click.echo(jsonlib.dumps({"plan": found[0].json(), **found[1]}))
     else:

@@ -5,6 +5,8 @@ import sys
 
 import click
 
+from opentrn.commands.waiting import waiting
+
 
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def nccom_test(args: tuple[str, ...]) -> None:
@@ -29,6 +31,7 @@ def claims(json: bool, claim: str | None) -> None:
     from opentrn import cost
     from opentrn.commands.features import FEATURES
 
-    checked = cost.check_claims(claim, FEATURES)
+    with waiting("checking claims"):
+        checked = cost.check_claims(claim, FEATURES)
     told = cost.claims_document(checked)
     click.echo(jsonlib.dumps(told, ensure_ascii=False) if json else cost.claims_text(checked))

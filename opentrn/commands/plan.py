@@ -6,6 +6,8 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from opentrn.commands.waiting import waiting
+
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -151,9 +153,10 @@ def plan(model: str, target: str, count: int, json: bool, **given: Any) -> None:
         options |= {"wanted": wanted, "lnc": given["lnc"]}
         limits = Limits(deadline_s=given["deadline"], budget_usd=given["budget"])
         only = {} if serve else {"limits": limits}
-        found = (plan_serving if serve else plan_training)(
-            model, target, count, keep=given["keep"], **options, **only
-        )
+        with waiting("planning"):
+            found = (plan_serving if serve else plan_training)(
+                model, target, count, keep=given["keep"], **options, **only
+            )
         if given["page"]:
             _page(given["page"], found, (model, target, count), serve, options)
     click.echo(jsonlib.dumps(found.json()) if json else str(found))
@@ -166,7 +169,8 @@ def _page(file: str, found: Any, job: tuple[str, str, int], serve: bool, options
     from opentrn.plan import around, page, save_page, scaling
 
     model, target, count = job
-    scaled = scaling(model, target, around(count), serve=serve, keep=1, **options)
+    with waiting("planning with fewer and more machines"):
+        scaled = scaling(model, target, around(count), serve=serve, keep=1, **options)
     doing = "serving" if serve else "training"
     save_page(file, page(found, scaled, f"{doing} {model} on {count} x {found.best.machine}"))
 
@@ -188,7 +192,8 @@ def compare(
     names = _SERVE if serve else _TRAIN
     useless("serve" if serve else "train", {*names, "model", "serve", "chips", "page", "json"})
     options = _options(names, given)
-    rows = compare_machines(model, list(machines), chips=chips, serve=serve, **options)
+    with waiting("comparing machines"):
+        rows = compare_machines(model, list(machines), chips=chips, serve=serve, **options)
     if given["page"]:
         doing = "serving" if serve else "training"
         save_page(given["page"], comparison(rows, f"{doing} {model} on several machines"))

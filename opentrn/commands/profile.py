@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from opentrn.commands.waiting import waiting
+
 if TYPE_CHECKING:
     from opentrn.profiler import Profile, Summary
 
@@ -95,7 +97,8 @@ def _taker(args: tuple[str, ...], kernel: str, quiet: bool, names: list[str]) ->
             names.extend(run[0][0].name for run in found)
             runs = ran[file, target] = [run for run in found if kernel in run[0][0].name]
         where = None if script else target
-        return [core for run in runs for core in _timed(*run, where, settings)]
+        with waiting("timing"):
+            return [core for run in runs for core in _timed(*run, where, settings)]
 
     return take
 
