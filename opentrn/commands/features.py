@@ -6,9 +6,13 @@ not. Each returns (whether it works, what was done and what came of it).
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import importlib.util
 import inspect
-from collections.abc import Callable
+import os
+import sys
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -62,10 +66,28 @@ def torch_model() -> Tried:
 
 def tensorflow_model() -> Tried:
     """A TensorFlow function becomes an executable and runs."""
-    try:
-        tf = importlib.import_module("tensorflow")
-    except ImportError:
+    if importlib.util.find_spec("tensorflow") is None:
         return False, "TensorFlow is not installed here"
+    with _without_chatter():
+        return _traced()
+
+
+@contextlib.contextmanager
+def _without_chatter() -> Iterator[None]:
+    """Nothing on stderr for a while: TensorFlow's C++ writes there whatever its settings say."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+def _traced() -> Tried:
+    tf = importlib.import_module("tensorflow")
     from opentrn.frameworks.tensorflow import trace
 
     rng = np.random.default_rng(0)
