@@ -328,3 +328,13 @@ def test_what_cannot_be_is_refused():
     ):  # fmt: skip
         with pytest.raises(error, match=words):
             call()
+
+
+def test_a_run_like_hlats_is_up_as_long_as_published():
+    # 98.81 % of the training on 256 trn1.32xlarge with automatic restarts; steps of 7.5 s, 70 B
+    # parameters of 18 bytes each. Nothing was fitted to it.
+    job = Job(machines=256, step_s=7.5, checkpoint_bytes=70e9 * 18, machine_bytes=70e9 * 18 / 256)
+    world = World.of("trn1.32xlarge", 264)
+    assert expected_goodput(job, world) == pytest.approx(0.9881, abs=0.01)
+    run, _ = train(world, job, seconds=60 * 86400.0)
+    assert run.goodput == pytest.approx(0.9881, abs=0.015)
