@@ -19,7 +19,7 @@ declare(
     "compiler.no_kernel",
     "Ops of the program have no kernel yet.",
     rule="every op is computed by a kernel of nki.kernels, or is a view",
-    fix="write it with other ops, or add a choice in opentrn/compiler/choose.py",
+    fix="write it with other ops, or compute it outside the compiled model, on the CPU",
     neuron="NCC_EUOC002",
 )
 
@@ -362,10 +362,10 @@ def _unsupported(refused: list[tuple[Value, str]], total: int) -> UnsupportedErr
     for (op, why), count in sorted(counts.items()):
         near = difflib.get_close_matches(op, CHOICES, 1, 0.7)
         hint = f" (nearest: {near[0]})" if near and near[0] != op else ""
-        rows.append(f"\n     {count:4d} × {op}: {why}{hint}")
+        rows.append(f"{count} × {op}: {why}{hint}")
     return UnsupportedError(
         f"{len(counts)} kind{'s' * (len(counts) > 1)} of op without a kernel "
-        f"({len(refused)} of {total} values)" + "".join(rows),
+        f"({len(refused)} of {total} values): " + "; ".join(rows),
         code="compiler.no_kernel",
         at=refused[0][0].where,
     )
