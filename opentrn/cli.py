@@ -278,9 +278,10 @@ def compile_command(
         shown.append(_stage_line(name, state))
         states[:] = [state]
 
-    executable = compiler.compile(
-        module, args, target=target, dtype=dtype, watch=watch if steps else None
-    )
+    with commands.waiting("compiling"):
+        executable = compiler.compile(
+            module, args, target=target, dtype=dtype, watch=watch if steps else None
+        )
     shown += ["", compiler.why(states[0]), ""] if steps else []
     runtime.load(executable)  # refuses what does not fit in the memory of a core
     path = executable.save(output or f"{executable.name}.trn")
@@ -349,11 +350,13 @@ def analyze(
     if isinstance(module, Graph):
         from opentrn.frameworks.jax import analyze as judge_graph
 
-        found = judge_graph(module, target=target, dtype=dtype)
+        with commands.waiting("judging ops"):
+            found = judge_graph(module, target=target, dtype=dtype)
     else:
         from opentrn.frameworks.torch import analyze as judge
 
-        found = judge(module, args, target=target, dtype=dtype, train=train)
+        with commands.waiting("judging ops"):
+            found = judge(module, args, target=target, dtype=dtype, train=train)
     click.echo(jsonlib.dumps(found.json()) if json else str(found))
     sys.exit(0 if found.runs else 1)
 
@@ -373,7 +376,8 @@ def diff(target: str, dtype: str, json: bool, model: str) -> None:
     from opentrn.frameworks.torch import diff as compare_layers
 
     module, args = commands.load_model(model)
-    found = compare_layers(module, args, target=target, dtype=dtype)
+    with commands.waiting("comparing layers"):
+        found = compare_layers(module, args, target=target, dtype=dtype)
     click.echo(jsonlib.dumps(found.json()) if json else str(found))
     sys.exit(0 if found.agrees else 1)
 
