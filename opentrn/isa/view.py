@@ -60,7 +60,6 @@ class View:
     free_offset: int
     contiguous: bool
     whole: bool
-    form: Any
 
     __slots__ = (
         "buffer",
