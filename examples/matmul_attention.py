@@ -74,7 +74,9 @@ def attention(q, k, v):
     nisa.dma_copy(dst=v_tile, src=v.rearrange((("t", "p"), "d"), ("p", "t", "d"), {"p": P}))
     qT = nl.ndarray((d, T), dtype=q.dtype, buffer=nl.sbuf)
     kT = nl.ndarray((d, T), dtype=k.dtype, buffer=nl.sbuf)
-    for tensor, turned in ((q, qT), (k, kT)):
+    pairs = [(q, qT), (k, kT)]
+    for n in nl.affine_range(len(pairs)):
+        tensor, turned = pairs[n]
         rows = nl.ndarray((P, tiles, d), dtype=tensor.dtype, buffer=nl.sbuf)
         nisa.dma_copy(dst=rows, src=tensor.rearrange((("t", "p"), "d"), ("p", "t", "d"), {"p": P}))
         for t in nl.affine_range(tiles):

@@ -23,6 +23,14 @@ declare(
     rule="the path names a file, not a directory, in a directory that this user may write to",
     fix="name another file, or another directory",
 )
+declare(
+    "base.source_file",
+    "A file is to be written over a program or a model of the user.",
+    rule="results never take the place of a file of Python, of a notebook, or of a model",
+    fix="name another file for the result",
+)
+# What users write or bring, and nothing here makes.
+SOURCES = (".py", ".ipynb", ".mlir", ".onnx", ".safetensors", ".pt", ".pth")
 
 
 @contextlib.contextmanager
@@ -30,10 +38,13 @@ def writing(path: str | os.PathLike) -> Iterator[IO[bytes]]:
     """A new binary file (read and written) that takes the place of `path` when the block ends well.
 
     Until then it lies beside `path` under a temporary name, which goes away whatever happens, an
-    end by SIGTERM included.  Raises MissingFileError `base.no_folder` and UnwritableError
-    `base.unwritable`.
+    end by SIGTERM included.  Raises MissingFileError `base.no_folder`, UnwritableError
+    `base.unwritable`, and `base.source_file` for an existing file of one of the kinds `SOURCES`.
     """
     path = Path(path)
+    if path.suffix.lower() in SOURCES and path.exists():
+        what = f"cannot write {path}: a {path.suffix} file is there"
+        raise UnwritableError(what, code="base.source_file")
     if not path.parent.is_dir():
         raise MissingFileError(f"there is no directory {path.parent}", code="base.no_folder")
     if path.is_dir():

@@ -69,7 +69,7 @@ def _load_name(place: str) -> Any:
 
     module, _, name = place.partition(":")
     dotted = module.replace(".", "").isidentifier() and name.isidentifier()
-    if not dotted or module.endswith(".py") or os.path.exists(place):
+    if not dotted or module.endswith(".py") or os.path.exists(module):
         return load_name(place, "a function returning (module, arguments)")
     here = os.getcwd()
     sys.path.insert(0, here)

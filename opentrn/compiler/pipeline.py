@@ -22,7 +22,7 @@ from opentrn.compiler.precision import precision
 from opentrn.compiler.products import PRODUCTS
 from opentrn.compiler.regions import REGIONS
 from opentrn.compiler.spell import SPELL
-from opentrn.compiler.wide import WIDE
+from opentrn.compiler.wide import WIDE, refuse_integer_products
 from opentrn.compiler.windows import WINDOWS
 from opentrn.graph import (
     OPS,
@@ -63,6 +63,7 @@ class State:
     memory: dict[str, int] = field(default_factory=dict)
     statistics: dict[str, int] = field(default_factory=dict)
     tick: Callable | None = None
+    integer_products: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,8 @@ class Stage:
 
 
 def _clean(state: State) -> None:
+    if not state.integer_products:
+        refuse_integer_products(state.graph)
     state.graph = cleaning.clean(state.graph, state.notes)
 
 
@@ -127,6 +130,7 @@ def _region(region: Region, state: State) -> Graph:
     """A loop's region spelled out by the stages before this one."""
     given = straighten(Graph(region.inputs, region.outputs))
     inner = State(given, state.chip, state.dtype, state.notes)
+    inner.integer_products = state.integer_products
     for stage in PIPELINE[: [stage.name for stage in PIPELINE].index("choose")]:
         stage.run(inner)
         obey(stage, inner)
@@ -181,13 +185,17 @@ def compile_graph(
     dtype: str = "float32",
     watch: Callable[[str, State], None] | None = None,
     tick: Callable | None = None,
+    integer_products: bool = False,
 ) -> Executable:
     """Compile a graph for one core of `target`; floats are stored as `dtype` between ops.
 
-    `watch(stage name, state)` is called after each stage, `tick()` for each value emitted.  Raises
-    UnsupportedError `compiler.no_kernel`, CapacityError from placement, UnknownNameError.
+    `watch(stage name, state)` is called after each stage, `tick()` for each value emitted.  With
+    `integer_products` matrix products of 32- and 64-bit integers, which the Neuron compiler
+    refuses, are computed exactly out of their bytes.  Raises UnsupportedError `compiler.no_kernel`
+    and `compiler.integer_product`, CapacityError from placement, UnknownNameError.
     """
     state = State(graph, find_target(target), as_dtype(dtype), tick=tick)
+    state.integer_products = integer_products
     for stage in PIPELINE:
         stage.run(state)
         obey(stage, state)

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from opentrn.graph import Builder, Pattern, PatternBuilder, Rule, Value, no
+from opentrn.base import UnsupportedError, declare
+from opentrn.graph import Builder, Graph, Pattern, PatternBuilder, Rule, Value, no
 
 # Products of bytes are below 2^16, so that sums of 256 of them are exact in float32.
 EXACT_PRODUCTS = 256
@@ -31,6 +32,36 @@ def _digits(g: Builder, x: Value) -> list[Value]:
             part = g.and_(part, g.like(part, (1 << DIGIT) - 1))
         found.append(g.cast(part, "bfloat16"))
     return found
+
+
+declare(
+    "compiler.integer_product",
+    "A matrix product of 32- or 64-bit integers.",
+    rule="the Neuron compiler refuses it: the Tensor Engine would compute with floats, exact to "
+    "2**24",
+    fix="convert to a float first, x.float() @ y.float(), or compile(..., integer_products=True), "
+    "which is exact and runs here only",
+    neuron="NCC_EVRF035",
+)
+
+
+def refuse_integer_products(graph: Graph) -> None:
+    """UnsupportedError `compiler.integer_product` for products that the Neuron compiler refuses."""
+    refused = [v for v in graph if v.op == "dot_general" and all(map(_long, v.args))]
+    if refused:
+        raise UnsupportedError(
+            f"{len(refused)} × dot_general of {refused[0].args[0].dtype}: "
+            "the Tensor Engine multiplies floats",
+            code="compiler.integer_product",
+            at=refused[0].where,
+        )
+
+
+def _long(x: Value) -> bool:
+    """Whether it holds integers of 32 or more bits that were no shorter ones before."""
+    if x.op == "convert" and x.args[0].dtype.kind in ("int", "uint", "bool"):
+        x = x.args[0]
+    return x.dtype.kind in ("int", "uint") and x.dtype.bits >= 32
 
 
 class IntegerProduct(Rule):
@@ -282,4 +313,4 @@ def _next_state(g: Builder, state: Value, blocks: int) -> Value:
 
 WIDE = (IntegerProduct, RandomBits, NextWords)
 
-__all__ = ["WIDE"]
+__all__ = ["WIDE", "refuse_integer_products"]

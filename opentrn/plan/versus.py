@@ -76,7 +76,8 @@ def compare(what: str | Model, machines: list[str], *, chips: int = 64, serve: b
     """The best plan of a job on each machine, each with at least `chips` chips.
 
     `options` go to `plan` or, with `serve`, to `plan_serving`. A machine on which the job does not
-    fit tells so in its row; an unknown name raises UnknownNameError `cost.platform`.
+    fit tells so in its row; an unknown name raises UnknownNameError `cost.platform`, a job that is
+    none on any machine UsageError `plan.request`.
     """
     if chips < 1:
         raise UsageError(f"chips is {chips}", code="plan.request", fix="chips is at least 1")
@@ -85,7 +86,8 @@ def compare(what: str | Model, machines: list[str], *, chips: int = 64, serve: b
         sequence = options.get("sequence") or default_sequence(m)
         batch = default_batch(m, sequence) if batch is None else batch
         options |= {"sequence": sequence, "batch": batch}
-    rows = []
+    rows: list[Versus] = []
+    none: list[TrnError] = []
     for name in machines:
         where = platform(name)
         count = _count(name, chips)
@@ -94,6 +96,7 @@ def compare(what: str | Model, machines: list[str], *, chips: int = 64, serve: b
         except TrnError as error:
             if error.code not in ("plan.memory", "plan.limit", "plan.request", "cost.dtype"):
                 raise
+            none += [error] if error.code == "plan.request" else []
             least = fewest(what, name, serve=serve, **options)
             rows.append(Versus(where.name, count * where.chips, None, error.what, (), least))
             continue
@@ -103,4 +106,6 @@ def compare(what: str | Model, machines: list[str], *, chips: int = 64, serve: b
             notes = (job, *notes)
         least = fewest(what, name, serve=serve, **options)
         rows.append(Versus(where.name, count * where.chips, found.best, "", notes, least))
+    if none and len(none) == len(rows):
+        raise none[0]
     return rows

@@ -6,7 +6,7 @@ import csv
 import datetime
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import log, sqrt
+from math import isfinite, log, sqrt
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +42,7 @@ class Traffic:
         if not len(self.arrival) == len(self.prompt) == len(self.answer) > 0:
             raise UsageError("traffic without requests, or of unequal columns",
                              code="workloads.traffic")  # fmt: skip
-        if (np.diff(self.arrival) < 0).any() or min(self.prompt.min(), self.answer.min()) < 1:
+        if not (np.diff(self.arrival) >= 0).all() or min(self.prompt.min(), self.answer.min()) < 1:
             raise UsageError("requests out of order, or without a token", code="workloads.traffic")
 
     def __len__(self) -> int:
@@ -71,7 +71,8 @@ class Traffic:
         Gaps have the coefficient of variation `burst` (1: Poisson, 0: even, more: gamma-distributed
         bursts), lengths `spread` around their means (0: all alike, else log-normal, at least 1).
         """
-        if min(rate, count, prompt, answer) <= 0 or min(spread, burst) < 0:
+        numbers = np.array([rate, count, prompt, answer, spread, burst])
+        if not np.isfinite(numbers).all() or numbers[:4].min() <= 0 or numbers[4:].min() < 0:
             raise UsageError(
                 f"{count} requests at {rate:g} a second of {prompt:g} and {answer:g} tokens",
                 code="workloads.traffic",
@@ -143,7 +144,10 @@ def _rows(name: str, reader: csv.DictReader, columns: dict) -> Iterable[tuple[fl
     for number, row in enumerate(reader, 2):
         try:
             prompt, answer = int(row[columns["prompt"]]), int(row[columns["answer"]])
-            yield _seconds(row[columns["arrival"]]), max(prompt, 1), max(answer, 1)
+            arrival = _seconds(row[columns["arrival"]])
+            if min(prompt, answer) < 0 or not isfinite(arrival):
+                raise ValueError(f"arrival {arrival:g}, {prompt} and {answer} tokens")
+            yield arrival, max(prompt, 1), max(answer, 1)  # traces have answers of no token
         except (TypeError, ValueError) as error:
             raise FileFormatError(f"{name}, line {number}: {error}", code="workloads.traffic") \
                 from None  # fmt: skip

@@ -71,3 +71,14 @@ def test_an_end_by_sigterm_leaves_nothing(tmp_path):
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=30) == 128 + signal.SIGTERM
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["model.py", "MODEL.PY", "net.onnx", "net.mlir", "notes.ipynb"])
+def test_results_never_take_the_place_of_what_a_user_wrote(tmp_path, name):
+    path = tmp_path / name
+    path.write_text("the user's own")
+    with pytest.raises(UnwritableError) as error, writing(path) as file:
+        file.write(b"a result")
+    assert error.value.code == "base.source_file"
+    assert path.read_text() == "the user's own"
+    assert [p.name for p in tmp_path.iterdir()] == [name]

@@ -29,12 +29,12 @@ def graph_of(*outputs) -> Graph:
     return Graph([inputs[name] for name in sorted(inputs)], outputs)
 
 
-def on_chip(build, *arrays, dtype="float32", chip="trn2") -> tuple[list, list]:
+def on_chip(build, *arrays, dtype="float32", chip="trn2", **options) -> tuple[list, list]:
     """(what the chip computes, what the graph means) for `build(inputs…)` on these arrays."""
     inputs = [g.input(f"in{n:02}", a.shape, str(a.dtype)) for n, a in enumerate(arrays)]
     made = build(*inputs)
     graph = Graph(inputs, made if isinstance(made, tuple) else (made,))
-    executable = compiler.compile(graph, target=chip, dtype=dtype)
+    executable = compiler.compile(graph, target=chip, dtype=dtype, **options)
     wanted = evaluate(graph, arrays)
     found = run(executable, arrays)
     return [f.reshape(w.shape) for f, w in zip(found, wanted, strict=True)], wanted

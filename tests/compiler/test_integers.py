@@ -181,6 +181,14 @@ def test_products_of_integers_are_exact(left, right, result):
     (found,), _ = on_chip(
         lambda a, b: g.dot_general(g.cast(a, result), g.cast(b, result), lhs_contracting=1,
                                    rhs_contracting=0),
-        x.astype(left), y.astype(right),
+        x.astype(left), y.astype(right), integer_products=True,
     )  # fmt: skip
     np.testing.assert_array_equal(found.astype(np.int64), wanted)
+
+
+@pytest.mark.parametrize("kind", ["int32", "uint32", "int64"])
+def test_products_of_long_integers_are_refused_as_by_the_neuron_compiler(kind):
+    x = np.ones((2, 2), kind)
+    with pytest.raises(UnsupportedError) as error:
+        on_chip(lambda a, b: g.dot_general(a, b, lhs_contracting=1, rhs_contracting=0), x, x)
+    assert (error.value.code, error.value.neuron) == ("compiler.integer_product", "NCC_EVRF035")

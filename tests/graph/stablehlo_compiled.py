@@ -63,7 +63,8 @@ def outcome(text):
         return LACKS, ""
     program, arrays = with_inputs(outputs)
     try:
-        found = runtime.load(compiler.compile(straighten(program)))(*arrays)
+        made = compiler.compile(straighten(program), integer_products=True)
+        found = runtime.load(made)(*arrays)
     except TrnError as error:
         return "refused", " ".join(error.what.splitlines()[1:2]).strip()[:90] or error.code
     found = found if isinstance(found, tuple) else (found,)

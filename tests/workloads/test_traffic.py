@@ -75,3 +75,22 @@ def test_a_batcher_admits_while_there_is_room():
     assert one.admits(1, 80, 20)
     assert not one.admits(1, 81, 20)
     assert not one.admits(2, 0, 1)
+
+
+@pytest.mark.parametrize("rate", [float("nan"), float("inf"), 0.0, -1.0])
+def test_a_rate_that_is_none_is_refused(rate):
+    with pytest.raises(UsageError) as error:
+        Traffic.random(rate, 4)
+    assert error.value.code == "workloads.traffic"
+
+
+@pytest.mark.parametrize("row", ["nan,10,5", "inf,10,5", "0.2,-1,5", "0.2,10,-5"])
+def test_a_request_that_is_none_is_refused_with_its_line(tmp_path, row):
+    (tmp_path / "t.csv").write_text(f"arrival,prompt,answer\n0.0,10,5\n{row}\n")
+    with pytest.raises(FileFormatError, match=r"t\.csv, line 3"):
+        Traffic.read(tmp_path / "t.csv")
+
+
+def test_arrivals_that_are_no_times_are_refused():
+    with pytest.raises(UsageError):
+        Traffic(np.array([0.0, np.nan]), np.array([1, 1]), np.array([1, 1]))

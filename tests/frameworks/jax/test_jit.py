@@ -175,7 +175,7 @@ def test_indexing_sorting_and_bits():
             jnp.take(x, at, axis=0, mode="clip"), x[at], x[at, at % 16], grown,
             jnp.take_along_axis(x, jnp.argsort(x, 1), 1), order, jnp.sort(x, 0),
             n // 5, n % 5, n << 3, n >> 1, jax.lax.population_count(n), jax.lax.clz(n),
-            jax.lax.bitcast_convert_type(x, jnp.int32), jnp.cumsum(n), n[:, None] * n @ n,
+            jax.lax.bitcast_convert_type(x, jnp.int32), jnp.cumsum(n), n[:, None] * n,
             jax.lax.dynamic_update_slice(x, x[:2, :3], (at[0], at[1])), jnp.cbrt(x),
             jax.lax.associative_scan(jnp.maximum, x, axis=1), jnp.unique(n // 2, size=7),
             jax.lax.reduce_precision(x, 5, 3), jnp.median(x, 1), jnp.histogram(x, 4)[0],
