@@ -46,8 +46,14 @@ SMALLER = {
 }
 
 # Who asks first for a shared port, ring or HBM is served first; a slower instruction may ask later
-# and let a more urgent one pass.  List scheduling has such anomalies by nature (Graham 1966).
-ANOMALY = 0.03
+# and let a more urgent one pass.  List scheduling has such anomalies by nature (Graham 1966); in a
+# short program one turn of the ring that issues transfers is a larger part.
+ANOMALY = 0.05
+
+
+def anomaly(total_ns, chip):
+    """Nanoseconds by which a program may end sooner on a smaller machine."""
+    return max(ANOMALY * total_ns, float(chip.dma.static_issue) * 1e9)
 
 
 def total(program, chip=TRN2):
@@ -58,7 +64,8 @@ def total(program, chip=TRN2):
 @settings(max_examples=60, deadline=None)
 def test_less_machine_takes_no_less_time(seed, setting):
     program = random_program(seed) if seed % 3 else random_loop(seed)
-    assert total(program, SMALLER[setting]) >= total(program) * (1 - ANOMALY)
+    chip, whole = SMALLER[setting], total(program)
+    assert total(program, chip) >= whole - anomaly(whole, chip) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("setting", sorted(SMALLER))
