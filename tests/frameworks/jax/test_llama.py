@@ -45,7 +45,7 @@ def test_in_bfloat16_it_is_as_near_to_float32_as_jax_is():
         *real, truth, slopes = exact(*real, IDS)
         np.testing.assert_allclose(float(loss), float(wanted), 2e-2)
         assert abs(float(loss) - float(truth)) < 1e-2 * float(truth)
-        assert worst(grads, slopes) < 2 * worst(given, slopes)
+        assert worst(grads, slopes) < worst(given, slopes)
     assert float(loss) < 4.5  # of 64 tokens: log 64 = 4.16, and at first 4.78
     assert len(ours.programs) == 1
 
@@ -65,7 +65,7 @@ def test_the_import_of_32_layers_is_fast_and_small():
     graph = from_stablehlo(module)
     seconds = time.process_time() - begin
     assert len(graph) > 10_000
-    assert seconds < 2.0  # 0.5 on a machine that does nothing else
+    assert seconds < 1.0  # of processor time
     del graph
     tracemalloc.start()
     from_stablehlo(module)
