@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -150,8 +151,8 @@ def date(check: Check) -> Iterable[Finding]:
 
 
 def _who(fact: dict[str, Any]) -> str:
-    """The short name of a source of the file: its site."""
-    return fact["source"].split(",")[0].split("/")[0].split(":")[0].split(" ")[0]
+    """The short name of a source of the file, or its site."""
+    return fact.get("name") or re.split("[,/: ]", fact["source"])[0]
 
 
 def note(check: Check) -> Iterable[Finding]:
@@ -161,6 +162,14 @@ def note(check: Check) -> Iterable[Finding]:
     reason = "" if same else f"{check['name']} {check['claimed']}, but {fact['value']}"
     verdict = AGREES if same else CONTRADICTS + _who(fact)
     yield Finding(verdict, f"{check['name']}: {fact['value']}", reason, (fact["source"],))
+
+
+def stated(check: Check) -> Iterable[Finding]:
+    """What a source says of the claim, in a few words of the file; `agrees` or not."""
+    fact = data()["fact"][check["fact"]]
+    told = f"{check['name']}: {fact['value']}"
+    verdict = AGREES if check["agrees"] else CONTRADICTS + _who(fact)
+    yield Finding(verdict, told, told, (fact["source"],))
 
 
 def note_more(check: Check) -> Iterable[Finding]:
@@ -192,14 +201,16 @@ def feature(check: Check, features: Features) -> Iterable[Finding]:
     try_it = features.get(check["feature"])
     if try_it is None:
         reason = f"{check['name']}: not tried here; `opentrn claims` does"
-        yield Finding(UNCHECKED, "", reason)
+        yield Finding("" if check.get("beside") else UNCHECKED, "", reason)
         return
     try:
         works, told = try_it()
     except Exception as error:  # whatever goes wrong is the answer
         works, told = False, f"failed with {type(error).__name__}: {error}".splitlines()[0]
     said = f"{check['name']}: {told}"
-    if works:
+    if check.get("beside"):
+        yield Finding("", said, "")
+    elif works:
         yield Finding(AGREES, said, said)
     else:
         yield Finding(UNCHECKED, said, f"does not work here: {said}")
@@ -283,23 +294,23 @@ def savings(check: Check) -> Iterable[Finding]:
 
 
 def regions(check: Check) -> Iterable[Finding]:
-    """Claimed regions against those with a known price of a Trainium instance."""
-    known: dict[str, set[str]] = {}
-    sources: list[str] = []
-    for name in hw.instances():
-        for price in hw.prices(name) if name.startswith("trn") else ():
-            if price.region != "unstated":
-                known.setdefault(price.region, set()).add(name)
-                sources.append(str(price))
-    seen = [r for r in check["claimed"] if r in known]
-    unseen = [r for r in check["claimed"] if r not in known]
-    others = [r for r in sorted(known) if r not in check["claimed"]]
-    told = f"regions with a known price: {', '.join(sorted(known))}"
-    reason = (
-        f"prices are known for {', '.join(seen) or 'none'} of them, not for {', '.join(unseen)}; "
-        f"there are also {', '.join(others)}, which the claim leaves out"
-    )
-    yield Finding(UNCHECKED if unseen else AGREES, told, reason, tuple(dict.fromkeys(sources)))
+    """Claimed regions against those a source lists and those with a price of a Trainium."""
+    fact = data()["fact"][check["fact"]]
+    priced = {
+        price.region: str(price)
+        for name in hw.instances() if name.startswith("trn")
+        for price in hw.prices(name) if price.region != "unstated"
+    }  # fmt: skip
+    there = set(fact["value"]) | set(priced)
+    absent = [region for region in check["claimed"] if region not in there]
+    seen = ", ".join(region for region in check["claimed"] if region in there) or "none"
+    more = ", ".join(sorted(there - set(check["claimed"])))
+    told = f"regions with a Trainium instance or its price: {', '.join(sorted(there))}"
+    reason = f"of them there are {seen}"
+    reason += f", not {', '.join(absent)}" if absent else ""
+    reason += f"; the claim leaves out {more}" if more else ""
+    verdict = CONTRADICTS + _who(fact) if absent else AGREES
+    yield Finding(verdict, told, reason, (fact["source"], *priced.values()))
 
 
 def latency(check: Check) -> Iterable[Finding]:
@@ -338,8 +349,8 @@ def peers(check: Check) -> Iterable[Finding]:
 
 KINDS: dict[str, Callable[[Check], Iterable[Finding]]] = {
     "quantity": quantity, "sum": total, "ratio": ratio, "aside": aside, "more": more, "date": date,
-    "note": note, "note-more": note_more, "unknown": unknown, "aside-note": aside_note,
-    "fit": fit, "savings": savings, "regions": regions,
-    "latency": latency, "reached": reached, "peers": peers,
+    "note": note, "stated": stated, "note-more": note_more,
+    "unknown": unknown, "aside-note": aside_note, "fit": fit, "savings": savings,
+    "regions": regions, "latency": latency, "reached": reached, "peers": peers,
 }  # fmt: skip
 """The kinds, as the file names them; `feature` is the one more that needs something to try."""

@@ -18,7 +18,10 @@ VERDICTS = {
     "A05": "contradicts itself", "A08": "contradicts itself",
     "A06": "agrees", "A14": "agrees", "A18": "agrees",
     "A19": "agrees", "A22": "agrees",
-    "A10": "cannot be checked", "A15": "cannot be checked", "A16": "cannot be checked",
+    # eu-west-1 is in no list; TensorFlow is archived; parallel layers are put in by hand
+    "A10": "contradicts source skypilot-catalog", "A11": "contradicts source neuron-docs",
+    "A12": "contradicts source tp-developer-guide", "A13": "agrees",
+    "A15": "cannot be checked", "A16": "cannot be checked",
     "A20": "cannot be checked", "A21": "cannot be checked", "A23": "cannot be checked",
 }  # fmt: skip
 
@@ -86,13 +89,25 @@ def test_features_are_tried_by_who_can():
              if c["kind"] == "feature"}  # fmt: skip
     assert names == set(FEATURES)
     for works, verdict in ((True, "agrees"), (False, "cannot be checked")):
-        found = cost.check_claims("A13", dict.fromkeys(names, attempt(works)))
+        found = cost.check_claims("A17", dict.fromkeys(names, attempt(works)))
         assert found[0].verdict == verdict
         assert ("did it" if works else "could not") in found[0].reason
     assert tried == [True, False]
-    (untried,) = cost.check_claims("A13")
+    (untried,) = cost.check_claims("A17")
     assert untried.verdict == "cannot be checked"
     assert "not tried here" in untried.reason
+
+
+def test_what_a_source_decides_no_trial_here_changes():
+    for works in (True, False):
+        (found,) = cost.check_claims("A13", {"jobs": lambda works=works: (works, "tried")})
+        assert found.verdict == "agrees"
+        assert "tried" in found.computed
+
+
+def test_regions_are_listed_beside_those_the_claim_leaves_out(checked):
+    assert "us-east-1, us-west-2, not eu-west-1" in checked["A10"].reason
+    assert "us-east-2" in checked["A10"].reason.split("leaves out")[1]
 
 
 @pytest.mark.parametrize("name", ["precision", "kernel", "split"])

@@ -162,12 +162,15 @@ def test_serving_keeps_its_limits_and_fills_the_machine():
 
 
 def test_comparison_tells_what_has_no_price_and_what_does_not_fit():
-    rows = compare("llama-3.1-70b", ["trn1", "trn2", "p5", "tpu-v5p"], chips=64, tokens=1e12)
+    names = ["trn1", "trn2", "p5", "tpu-v5p", "mi300x"]
+    rows = compare("llama-3.1-70b", names, chips=64, tokens=1e12)
     by = {row.machine: row for row in rows}
     assert by["p5.48xlarge"].plan.cost_usd == pytest.approx(
         by["p5.48xlarge"].plan.hours * 8 * 55.04)  # fmt: skip
-    assert by["tpu-v5p"].plan.cost_usd is None
-    assert by["tpu-v5p"].chips == 64
+    tpu = by["tpu-v5p"]
+    assert tpu.chips == 64
+    assert tpu.plan.cost_usd == pytest.approx(tpu.plan.hours * 64 * 4.20)  # dollars a chip-hour
+    assert by["mi300x"].plan.cost_usd is None
     small = compare("llama-3.1-405b", ["p4d"], chips=8)
     assert small[0].plan is None
     assert "does not fit" in small[0].refused
