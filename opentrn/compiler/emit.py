@@ -12,6 +12,7 @@ import numpy as np
 
 from opentrn.base import DtypeError, declare, dtype
 from opentrn.compiler.choose import Repeat, Use
+from opentrn.compiler.foreign import emit_foreign
 from opentrn.compiler.loops import emit_loop
 from opentrn.compiler.narrow import device_dtype
 from opentrn.compiler.views import view_of
@@ -113,6 +114,9 @@ class Emitter:
         if isinstance(self.uses.get(value), Repeat):
             self.parts[value] = emit_loop(self, self.uses[value])
             return
+        if value.op == "foreign":
+            self.parts[value] = emit_foreign(self, self.uses[value])
+            return
         if value not in self.uses:
             view = view_of(value, self.views[value.args[0]])
             if view is None:
@@ -204,11 +208,20 @@ class Emitter:
         """Link one kernel call."""
         actual: list[View] = []
         args = tuple([self._argument(a, actual, n in use.dense) for n, a in enumerate(use.args)])
+        recording = self.recorded(use, args)
+        return self.link_call(use, recording, actual), recording
+
+    def recorded(self, use: Use, args: tuple) -> Recording:
+        """The kernel's program for arguments like these, traced the first time."""
         key = (use.kernel, _signature(args), _frozen(use.options))
         recording = self.recordings.get(key)
         if recording is None:
             recording = record(use.kernel, self.chip, *args, **use.options)
             self.recordings[key] = recording
+        return recording
+
+    def link_call(self, use: Use, recording: Recording, actual: list[View]) -> Call:
+        """Link a recording, its parameters these views."""
         bound: dict[Buffer, Buffer] = {
             parameter: view.buffer
             for parameter, view in zip(recording.parameters, actual, strict=True)
@@ -216,7 +229,7 @@ class Emitter:
         self.starts.append(len(self.builder.body))
         call = self.link(use, recording, bound)
         self.calls.append(use)
-        return call, recording
+        return call
 
     def link(self, use: Use, recording: Recording, bound: dict[Buffer, Buffer]) -> Call:
         """Append a kernel's instructions, its parameters `bound` to tensors of the program."""

@@ -32,8 +32,10 @@ def precision(graph: Graph, kind: DType, notes: list[Note] | None = None) -> Gra
         raise UsageError(f"no precision {kind}", code="compiler.dtype")
     if kind == float32:
         return graph
-    # A region computes in the dtypes of its inputs; its own graph is narrowed by itself.
-    wide, new = angles(graph) | {v for v in graph if v.attrs.regions}, {}
+    # A region computes in the dtypes of its inputs, its own graph is narrowed by itself; a kernel
+    # of the user's takes what it is written for.
+    own = {v for v in graph if v.attrs.regions or v.op == "foreign"}
+    wide, new = angles(graph) | own, {}
 
     def given(arg: Value, at: Value) -> Value:
         """An operand in the dtype the reader `at` computes in."""

@@ -27,6 +27,7 @@ from opentrn.graph.ops import OPS, Op, Traffic, TupleType, Type
 from opentrn.graph.ops.composite import Composite
 from opentrn.graph.ops.define import Wrong, count, same_dtype, stream
 from opentrn.graph.ops.elementwise import Elementwise
+from opentrn.graph.ops.foreign import Callee
 from opentrn.graph.recognise import ATTENTION, RECOGNISE
 from opentrn.graph.rules import (
     Note,
@@ -49,6 +50,7 @@ __all__ = [
     "ATTENTION",
     "Builder",
     "CLEAN",
+    "Callee",
     "Composite",
     "Data",
     "Draw",

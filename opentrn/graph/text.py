@@ -18,6 +18,7 @@ from opentrn.graph.carriers import storage
 from opentrn.graph.data import Data
 from opentrn.graph.ir import Graph, Region, Value, make
 from opentrn.graph.ops.define import OPS, TupleType, Type, Wrong
+from opentrn.graph.ops.foreign import Callee
 from opentrn.graph.types import graph_dtype
 
 VERSION = 1
@@ -94,6 +95,9 @@ def _attribute(given: Any) -> str:
     """An attribute as JSON; a float as its exact hexadecimal form."""
     if isinstance(given, Data):
         return _data_text(given)
+    if isinstance(given, Callee):
+        return json.dumps({"name": given.name, "takes": [type_text(t) for t in given.takes],
+                           "gives": [type_text(t) for t in given.gives], "flops": given.flops})
     if isinstance(given, Region):
         return json.dumps({"region": write(given, places=False).splitlines()})
     if isinstance(given, tuple) and given and isinstance(given[0], Region):
@@ -204,6 +208,7 @@ def _attributes(text: str, number: int) -> dict[str, Any]:
 def _restore(kind: str, given: Any, stored: Mapping[str, np.ndarray]) -> Any:
     restore: dict[str, Callable[[Any], Any]] = {
         "float": float.fromhex,
+        "Callee": _restore_callee,
         "Data": lambda held: _restore_data(held, stored),
         "Region": lambda held: _restore_region(held, stored),
         "Regions": lambda held: tuple(_restore_region(each, stored) for each in held),
@@ -219,12 +224,20 @@ def _restore_region(held: dict[str, list[str]], stored: Mapping[str, np.ndarray]
     return Region(graph.inputs, graph.outputs)
 
 
-def _restore_data(held: dict[str, str], stored: Mapping[str, np.ndarray]) -> Data:
-    found = _TYPE.fullmatch(held["type"])
+def _restore_callee(held: dict[str, Any]) -> Callee:
+    takes, gives = (tuple(map(_restore_type, held[part])) for part in ("takes", "gives"))
+    return Callee(str(held["name"]), takes, gives, flops=int(held["flops"]))
+
+
+def _restore_type(text: str) -> Type:
+    found = _TYPE.fullmatch(text)
     if found is None:
-        raise _bad(f"not a type: {held['type']}")
-    shape = tuple(int(n) for n in found[1].split("x") if n)
-    kind = graph_dtype(found[2])
+        raise _bad(f"not a type: {text}")
+    return Type(tuple(int(n) for n in found[1].split("x") if n), graph_dtype(found[2]))
+
+
+def _restore_data(held: dict[str, str], stored: Mapping[str, np.ndarray]) -> Data:
+    shape, kind = _restore_type(held["type"])
     if "name" in held:
         return Data.absent(held["name"], kind, shape)
     if "hex" in held:

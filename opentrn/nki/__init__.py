@@ -12,6 +12,7 @@ from opentrn.nki.ranks import PerRank, run_ranks, simulate
 from opentrn.nki.record import Recording, record
 from opentrn.nki.session import Run, current_chip, use_strict, use_target, watch, watch_findings
 from opentrn.nki.tensor import NKIObject, NkiTensor
+from opentrn.nki.traced import TracedKernel
 from opentrn.nki.versions import VERSIONS, current_version, use_version
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Run",
     "VERSIONS",
     "Shaped",
+    "TracedKernel",
     "check",
     "collectives",
     "current_chip",

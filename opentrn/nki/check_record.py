@@ -137,7 +137,7 @@ def _record(session: Session, call: Any) -> Recorded:
     found = Recorded()
     with entered(session):
         try:
-            found.results = list(_returned(call(), found))
+            found.results = list(returned(call(), found))
             session.builder.outputs += list(dict.fromkeys(v.buffer for v in found.results))
             found.program = session.builder.program()
         except Exception as error:
@@ -162,11 +162,11 @@ def opened(session: Session, name: str, value: Any) -> Any:
     return value
 
 
-def _returned(result: Any, found: Recorded) -> Iterable[View]:
+def returned(result: Any, found: Recorded) -> Iterable[View]:
     """The views a kernel returned; tensors elsewhere than in shared HBM are refused."""
     if isinstance(result, list | tuple):
         for part in result:
-            yield from _returned(part, found)
+            yield from returned(part, found)
     elif isinstance(result, NkiTensor) and result.buffer is MemoryRegion.shared_hbm:
         yield result._view
     elif isinstance(result, NkiTensor):

@@ -8,10 +8,13 @@ from typing import Any
 
 import opentrn
 from opentrn.base import DType, NotBuiltError, UnsupportedError, Where, declare
+from opentrn.frameworks.jax.kernels import equations, kernels_of
 from opentrn.graph import Graph, from_stablehlo
+from opentrn.nki import TracedKernel
 
 OWN = os.path.dirname(opentrn.__file__)
-PLATFORM = "neuron"  # JAX knows no special rules for it: ops lower to plain StableHLO
+# JAX knows no special rules for this platform: ops lower to plain StableHLO.
+PLATFORM = TracedKernel.PLATFORM
 KEYS = {"fry": "threefry2x32", "rbg": "rbg", "urbg": "unsafe_rbg"}
 
 SHARDED = declare(
@@ -39,9 +42,8 @@ NUMBERS = declare(
 CALLBACK = declare(
     "frameworks.jax_callback",
     "A jitted function calls back into Python while it runs.",
-    rule="a program of a NeuronCore runs without the host; jax.debug.print is such a call, and so "
-    "is an NKI kernel inside a function that JAX traces",
-    fix="call the kernel outside of the jitted function, or jit the function with jax.jit",
+    rule="a program of a NeuronCore runs without the host; jax.debug.print is such a call",
+    fix="leave the call out, or jit the function with jax.jit",
 )
 
 
@@ -77,8 +79,9 @@ def lower(function: Callable, args: Sequence[Any] = (), kwargs: dict | None = No
 def lower_traced(traced: Any, name: str) -> Lowered:
     """The graph of `jax.jit(…, keep_unused=True).trace(…)`; refuses callbacks."""
     refuse_callbacks(traced.jaxpr.jaxpr)
+    calls = kernels_of(traced.jaxpr.jaxpr)
     module = traced.lower(lowering_platforms=(PLATFORM,)).compiler_ir("stablehlo")
-    graph = from_stablehlo(module)
+    graph = from_stablehlo(module, custom_calls=calls)
     graph = Graph(graph.inputs, graph.outputs, graph.constants, name=_plain(name),
                   output_names=graph.output_names)  # fmt: skip
     return Lowered(graph, traced.in_avals, traced.out_info)
@@ -136,7 +139,7 @@ def refuse_callbacks(program: Any) -> None:
     line of the first."""
     from jax._src.source_info_util import user_frames
 
-    found = list(_callbacks(program))
+    found = [e for e in equations(program) if str(e.primitive).endswith("_callback")]
     if found:
         frames = user_frames(found[0].source_info.traceback)
         users = (f for f in frames if not f.file_name.startswith(OWN))
@@ -144,16 +147,6 @@ def refuse_callbacks(program: Any) -> None:
         at = Where(frame.file_name, frame.start_line, frame.function_name) if frame else None
         names = ", ".join(sorted({str(equation.primitive) for equation in found}))
         raise UnsupportedError(f"it calls back into Python: {names}", code=CALLBACK, at=at)
-
-
-def _callbacks(program: Any) -> Iterator[Any]:
-    from jax.extend.core import jaxprs_in_params
-
-    for equation in program.eqns:
-        if str(equation.primitive).endswith("_callback"):
-            yield equation
-        for inner in jaxprs_in_params(equation.params):
-            yield from _callbacks(inner)
 
 
 def is_traced(leaf: Any) -> bool:

@@ -153,7 +153,7 @@ def element(name: str, where: Where | None = None) -> DType:
 
 
 def python_of(attribute: Any) -> Any:
-    """An attribute as plain Python: numbers, text, tuples, arrays; an enum's word."""
+    """An attribute as plain Python: numbers, text, tuples, arrays, dicts; an enum's word."""
     kind = type(attribute).__name__
     if kind in ("IntegerAttr", "BoolAttr", "FloatAttr", "StringAttr", "FlatSymbolRefAttr"):
         return attribute.value
@@ -161,6 +161,8 @@ def python_of(attribute: Any) -> Any:
         return tuple(attribute)
     if kind == "ArrayAttr":
         return tuple(map(python_of, attribute))
+    if kind == "DictAttr":
+        return {named.name: python_of(named.attr) for named in attribute}
     if kind == "DenseIntElementsAttr":
         return np.array(attribute).tolist()
     word = re.fullmatch(r"#\w+<\w+ (\w+)>", str(attribute))

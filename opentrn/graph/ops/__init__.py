@@ -9,6 +9,7 @@ from opentrn.graph.ops import (
     contraction,
     control,
     elementwise,
+    foreign,
     indexing,
     leaves,
     linear_algebra,
@@ -21,7 +22,7 @@ from opentrn.graph.ops.define import OPS, Op, Traffic, TupleType, Type
 
 FAMILIES = (
     leaves, elementwise, bits, complexes, movement, indexing, contraction, reduction, ordering,
-    combining, control, random, linear_algebra, composite, attention,
+    combining, control, random, linear_algebra, composite, attention, foreign,
 )
 
 __all__ = ["FAMILIES", "OPS", "Op", "Traffic", "TupleType", "Type"]
