@@ -81,6 +81,10 @@ class AnyKernel:
         """Run on arrays; results come back in the same kind."""
         raise Bug("a kernel without a way to run")
 
+    def launch_ranks(self, sets: list[tuple[tuple, dict]], nodes: int) -> tuple[Run, ...]:
+        """Run on as many ranks as there are (positional, named) arguments."""
+        raise Bug("a kernel without a way to run on ranks")
+
 
 class Kernel(AnyKernel):
     """A kernel function that can be called on arrays, inspected, and launched on a grid.

@@ -7,7 +7,7 @@ from typing import Any
 from opentrn.base import UsageError, declare
 from opentrn.nki.cores import launch
 from opentrn.nki.exchange import World
-from opentrn.nki.jit import Kernel, bind, jit, run
+from opentrn.nki.jit import AnyKernel, Kernel, bind, jit, run
 from opentrn.nki.launch import kind_of
 from opentrn.nki.refusals import PlainTracebacks
 from opentrn.nki.session import Run, chosen_chip, report
@@ -74,12 +74,19 @@ def run_ranks(
     refuse, OrderError `sim.deadlock` and `nki.rank_calls`.
     """
     with PlainTracebacks():
-        return _together(jit(kernel), [_arguments(given) for given in per_rank_args], nodes)
+        return _together(_made(kernel), [_arguments(given) for given in per_rank_args], nodes)
 
 
-def _together(made: Kernel, sets: list[tuple[tuple, dict]], nodes: int) -> tuple[Run, ...]:
+def _made(kernel: Callable) -> AnyKernel:
+    """A kernel of `nki` or of the older `neuronxcc.nki`; plain functions become the former."""
+    return kernel if isinstance(kernel, AnyKernel) else jit(kernel)
+
+
+def _together(made: AnyKernel, sets: list[tuple[tuple, dict]], nodes: int) -> tuple[Run, ...]:
     if not sets or nodes < 0:
         raise UsageError(f"a run on {len(sets)} ranks and {nodes} nodes", code="nki.per_rank")
+    if not isinstance(made, Kernel):
+        return made.launch_ranks(sets, nodes)
     bounds = [bind(made, args, named) for args, named in sets]
     for bound in bounds:
         check_declared(made.func, bound.arguments)
@@ -99,11 +106,13 @@ def simulate(kernel: Callable, ranks: int | None = None, nodes: int = 0) -> Call
     With `ranks` it runs on that many, arguments wrapped in `PerRank` differing by rank and all
     others the same, and returns a list with the results of each rank; see `run_ranks`.
     """
-    made = jit(kernel)
+    made = _made(kernel)
 
     @functools.wraps(made.func)
     def simulated(*args: Any, **kwargs: Any) -> Any:
         with PlainTracebacks():
+            if ranks is None and not isinstance(made, Kernel):
+                return made(*args, **kwargs)
             if ranks is None:
                 return run(made, *args, **kwargs).outputs
             sets = [(_at(args, rank, ranks), _at(kwargs, rank, ranks)) for rank in range(ranks)]

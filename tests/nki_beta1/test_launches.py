@@ -168,14 +168,6 @@ def test_benchmarks_fill_in_declared_tensors():
     assert got.dtype == nl.bfloat16
 
 
-def test_collectives_say_what_to_use_instead():
-    from opentrn.nki.beta1 import nccl
-
-    with pytest.raises(TrnError) as refused:
-        nccl.all_reduce(op=np.add, srcs=[], dsts=[])
-    assert refused.value.code == "beta1.collectives"
-
-
 def test_tiles_lie_where_their_allocation_says():
     def place(idx, pdim_size, fdim_size):
         return (0, 4096 + idx[0] % 2 * fdim_size)

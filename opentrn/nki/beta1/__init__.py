@@ -1,6 +1,6 @@
 """`neuronxcc.nki`: the older kernel API, in which instructions return tiles."""
 
-from opentrn.nki.beta1 import compiler, isa, language, typing
+from opentrn.nki.beta1 import compiler, isa, language, nccl, typing
 from opentrn.nki.beta1.jit import (
     Kernel,
     baremetal,
@@ -20,6 +20,7 @@ __all__ = [
     "isa",
     "jit",
     "language",
+    "nccl",
     "profile",
     "simulate_kernel",
     "tensor",

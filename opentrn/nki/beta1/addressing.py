@@ -8,7 +8,7 @@ import numpy as np
 
 from opentrn.base import BoundsError, ShapeError, SpaceError, UsageError, declare
 from opentrn.isa import Indirect
-from opentrn.nki.beta1.grids import Grid, Mesh, broadcast, fitted, whole
+from opentrn.nki.beta1.grids import Grid, Mesh, Moved, broadcast, fitted, whole
 from opentrn.nki.beta1.pending import current
 from opentrn.nki.tensor import DynamicSlice
 
@@ -27,8 +27,10 @@ declare(
 declare(
     "beta1.indirect",
     "A data-dependent index that the hardware cannot follow.",
-    rule="one index tile [n, 1] of integers in SBUF, selecting rows of a tensor in HBM",
-    fix="put the selected dimension first, load the indices into an int32 tile [n, 1]",
+    rule="one index tile [n, 1] of integers in SBUF, selecting rows of a tensor in HBM; on chip "
+    "one integer of a tile, in one free dimension",
+    fix="put the selected dimension first, load the indices into an int32 tile [n, 1]; on chip "
+    "loop over the offsets: t[ix, offsets[0, n] + iy]",
 )
 
 
@@ -47,7 +49,8 @@ def expanded(key: Any, ndim: int) -> list:
 class Walk:
     """The dimensions of a part being built: for each result dimension, how every source moves.
 
-    `grids` are the source dimensions that grids index, `plain` those that slices index.
+    `grids` are the source dimensions that grids index, `index` the one an index tile selects
+    rows of (in HBM), `moved` the one an integer of a tile moves along (on chip).
     """
 
     def __init__(self, tensor: Any):
@@ -57,6 +60,7 @@ class Walk:
         self.lines: list[tuple[int, int | None, int]] = []
         self.grids: list[tuple[int, Grid]] = []
         self.index: tuple[int, Any] | None = None
+        self.moved: tuple[int, Any] | None = None
         self.fixed: list[tuple[int, int]] = []
         # Where the dimensions of the grids go among the lines.
         self.at: int | None = None
@@ -72,6 +76,11 @@ class Walk:
             self._grid(dim, one)
         elif isinstance(one, np.ndarray | list) and np.ndim(one):
             self._grid(dim, fitted(np.asarray(one)))
+        elif isinstance(one, Moved):
+            self._grid(dim, one.grid)
+            self._move(dim, one.tile)
+        elif hasattr(one, "settle") and self.tensor.on_chip and one.size == 1:
+            self._move(dim, one)
         elif hasattr(one, "settle"):
             self._indirect(dim, one)
         else:
@@ -100,6 +109,15 @@ class Walk:
             raise SpaceError("an index tile where none can be", code="beta1.indirect")
         self.at = len(self.lines) if self.at is None else self.at
         self.index = dim, tile
+
+    def _move(self, dim: int, tile: Any) -> None:
+        """One integer of a tile moves the part along a free dimension of a tile."""
+        tensor = self.tensor
+        wrong = tile.size != 1 or not tile.element.kind.endswith("int") or not tile.on_chip
+        if wrong or dim == 0 or not tensor.on_chip or self.moved or tensor._index is not None:
+            what = f"{tile.element}{list(tile.shape)} moves dimension {dim}"
+            raise UsageError(what, code="beta1.indirect")
+        self.moved = dim, tile
 
     # ------------------------------------------------------------ the result
 
@@ -218,10 +236,13 @@ def _any_part(tensor: Any, key: Any) -> Any:
         offset += starts[n] * stride
         for d, move in enumerate(table[n]):
             strides[d] += move * stride
-        if walk.index is None or walk.index[0] != n:
+        if n not in [found[0] for found in (walk.index, walk.moved) if found]:
             limits.append((n, starts[n], tuple(table[n]), count))
     steps = _with_pitch(tensor, tuple(zip(strides, sizes, strict=True)))
-    index = _index(tensor, walk, sizes, strides)
+    if walk.moved is not None:
+        index = _moving(tensor, walk, sizes, starts, table)
+    else:
+        index = _index(tensor, walk, sizes, strides)
     made = type(tensor)(tensor._memory, offset, steps, tensor.element, tuple(limits), index)
     return made
 
@@ -270,6 +291,21 @@ def _index(tensor: Any, walk: Walk, sizes: list, strides: list) -> Indirect | No
     current().kept.append(tile)
     column = tile.squeezed((tile.shape[0], 1)).read()
     return Indirect("vector", column._view, 0, stride, count)
+
+
+def _moving(tensor: Any, walk: Walk, sizes: list, starts: list, table: list) -> Indirect:
+    """The integer that moves the part, and how far it may; UsageError `beta1.indirect`."""
+    dim, tile = walk.moved
+    stride, count = tensor._steps[dim]
+    ends = [move * (n - 1) for move, n in zip(table[dim], sizes, strict=True)]
+    first = starts[dim] + sum(min(end, 0) for end in ends)
+    last = starts[dim] + sum(max(end, 0) for end in ends)
+    if first < 0 or last >= count:
+        what = f"positions {first} … {last} before the move of dimension {dim}, which has {count}"
+        raise BoundsError(what, code="beta1.bounds")
+    # A view refers to the integer by its address only, which keeps no memory alive.
+    current().kept.append(tile)
+    return Indirect("scalar", tile.squeezed((1, 1)).read()._view, None, stride, count - last)
 
 
 def cut_index(index: Indirect, low: int, high: int) -> Indirect:

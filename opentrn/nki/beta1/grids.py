@@ -115,7 +115,12 @@ class Grid:
 
     # ------------------------------------------------------------ arithmetic
 
-    def _plus(self, other: Any, sign: int) -> "Grid":
+    def _plus(self, other: Any, sign: int) -> Any:
+        if sign == 1 and hasattr(other, "settle"):
+            if other.size != 1:
+                what = f"a grid and a tile {list(other.shape)}: a tile of one integer moves a grid"
+                raise UsageError(what, code="beta1.operand")
+            return Moved(self, other)
         if isinstance(other, Grid):
             shape = broadcast([self.shape, other.shape])
             mine, theirs = self.spread(shape), other.spread(shape)
@@ -204,6 +209,26 @@ class Grid:
 
     def __bool__(self) -> bool:
         self._refuse("the truth of a grid")
+
+
+class Moved:
+    """A grid moved by what a tile of one element holds on the device: `tile[0, n] + grid`."""
+
+    __slots__ = ("grid", "tile")
+    __array_ufunc__ = None
+
+    def __init__(self, grid: Grid, tile: Any):
+        self.grid, self.tile = grid, tile
+
+    def __add__(self, other: Any) -> "Moved":
+        grid = self.grid._plus(other, 1)
+        return Moved(grid, self.tile) if isinstance(grid, Grid) else NotImplemented
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Any) -> "Moved":
+        grid = self.grid._plus(other, -1)
+        return Moved(grid, self.tile) if isinstance(grid, Grid) else NotImplemented
 
 
 def condition(grid: Grid) -> Mask:

@@ -6,6 +6,7 @@ reference v2.26.1.
 
 from opentrn.base import NotBuiltError
 from opentrn.isa import dge_mode, engine, matmul_perf_mode, nc_version, oob_mode, reduce_cmd
+from opentrn.nki.beta1 import constants
 from opentrn.nki.beta1.crossing import (
     affine_select,
     dma_copy,
@@ -32,6 +33,8 @@ from opentrn.nki.beta1.lanes import (
     scalar_tensor_tensor,
     select_reduce,
     tensor_copy,
+    tensor_copy_dynamic_dst,
+    tensor_copy_dynamic_src,
     tensor_copy_predicated,
     tensor_partition_reduce,
     tensor_reduce,
@@ -53,7 +56,7 @@ unknown_engine = engine.unknown
 # Imported under its older name it is a package: `.constants` lies below it.
 __path__: list[str] = []
 
-NOT_BUILT = ("builtin_custom_op", "tensor_copy_dynamic_dst", "tensor_copy_dynamic_src")
+NOT_BUILT = ("builtin_custom_op",)
 
 
 def __getattr__(name: str):
@@ -69,6 +72,7 @@ __all__ = [
     "affine_select",
     "bn_aggr",
     "bn_stats",
+    "constants",
     "dge_mode",
     "dma_copy",
     "dma_engine",
@@ -97,6 +101,8 @@ __all__ = [
     "select_reduce",
     "sequence_bounds",
     "tensor_copy",
+    "tensor_copy_dynamic_dst",
+    "tensor_copy_dynamic_src",
     "tensor_copy_predicated",
     "tensor_engine",
     "tensor_partition_reduce",

@@ -41,6 +41,11 @@ class Kernel(AnyKernel):
         self.last = launch.run(self.func, self.grid, args, kwargs, chip)
         return self.last.outputs
 
+    def launch_ranks(self, sets: list[tuple[tuple, dict]], nodes: int) -> tuple[Run, ...]:
+        """Run on as many ranks as there are (positional, named) arguments (`nki.run_ranks`)."""
+        chip = chosen_chip(self.options.get("platform_target"))
+        return launch.run_ranks(self.func, self.grid, sets, chip, nodes)
+
     @property
     def benchmark_result(self) -> "BenchmarkResult":
         """Latency of the last call, in simulated device time."""

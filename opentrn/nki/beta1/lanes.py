@@ -3,6 +3,7 @@
 from typing import Any
 
 from opentrn.base import NotBuiltError, ShapeError, float32, uint32
+from opentrn.base import dtype as as_dtype
 from opentrn.isa import engine, reduce_cmd
 from opentrn.nki import isa as nisa
 from opentrn.nki.beta1 import elements, masks
@@ -79,6 +80,21 @@ def activation_reduce(
 def tensor_copy(src, *, mask=None, dtype=None, engine=engine.unknown):
     """A copy of a tile."""
     return elements.copied(tile(src, "src"), dtype, mask, engine)
+
+
+def tensor_copy_dynamic_src(src, *, mask=None, dtype=None, engine=engine.unknown):
+    """A copy of a tile whose place in its partitions an integer in SBUF gives."""
+    return elements.copied(tile(src, "src"), dtype, mask, engine)
+
+
+def tensor_copy_dynamic_dst(*, dst, src, mask=None, dtype=None, engine=engine.unknown):
+    """dst = src, where an integer in SBUF gives the place of `dst` in its partitions."""
+    src = tile(src, "src")
+    if dtype is not None and as_dtype(dtype) not in (src.element, dst.element):
+        src = elements.copied(src, dtype)
+    spans = void(mask, dst.shape, "tensor_copy_dynamic_dst")
+    if not nothing(spans):
+        nisa.tensor_copy(dst.write(spans), operand(src, spans, dst.shape), engine=engine)
 
 
 def tensor_copy_predicated(*, src, dst, predicate, reverse_pred=False, mask=None, dtype=None):

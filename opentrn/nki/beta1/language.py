@@ -11,7 +11,7 @@ import numpy as np
 from opentrn.base import DType, NotBuiltError, ShapeError, UsageError, declare, dtypes
 from opentrn.base import dtype as as_dtype
 from opentrn.nki import isa as nisa
-from opentrn.nki.beta1 import assign, blocks, elements, loops, masks
+from opentrn.nki.beta1 import assign, blocks, constants, elements, loops, masks
 from opentrn.nki.beta1.blocks import par_dim
 from opentrn.nki.beta1.functions import (
     abs,
@@ -86,6 +86,7 @@ from opentrn.nki.beta1.grids import arange, mgrid
 from opentrn.nki.beta1.launch_grid import nc, spmd_dim
 from opentrn.nki.beta1.loops import affine_range, sequential_range, static_range
 from opentrn.nki.beta1.pending import current
+from opentrn.nki.beta1.sharing import all_reduce, atomic_rmw
 from opentrn.nki.beta1.tile import Tensor, produce
 from opentrn.nki.language import memory
 from opentrn.nki.language.memory import ds, tile_size
@@ -390,7 +391,7 @@ def device_print(prefix, x, *, mask=None):
     print(f"{prefix} {x!r}")
 
 
-NOT_BUILT = ("all_reduce", "atomic_rmw", "gemm_grid", "gemm_stationary_grid")
+NOT_BUILT = ("gemm_grid", "gemm_stationary_grid")
 
 
 def __getattr__(name: str):
@@ -406,8 +407,10 @@ __all__ = [
     "add",
     "affine_range",
     "all",
+    "all_reduce",
     "arange",
     "arctan",
+    "atomic_rmw",
     "bfloat16",
     "bfp16",
     "bitwise_and",
@@ -416,6 +419,7 @@ __all__ = [
     "bool_",
     "broadcast_to",
     "ceil",
+    "constants",
     "copy",
     "cos",
     "device_print",

@@ -1,15 +1,18 @@
 """Running a kernel of the older API: arguments, program instances, outputs, written arguments."""
 
 import inspect
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import Any
 
 import numpy as np
 
-from opentrn.base import OrderError, UsageError, declare, numerics
-from opentrn.isa import Buffer, Builder, view_of
-from opentrn.nki import arrays
+from opentrn.base import OrderError, UsageError, declare, numerics, user_line
+from opentrn.isa import Buffer, Builder, Instruction, view_of
+from opentrn.nki import arrays, exchange, refusals
 from opentrn.nki.beta1 import language, typing
 from opentrn.nki.beta1.blocks import Blocks
 from opentrn.nki.beta1.pending import OlderSession
@@ -18,7 +21,7 @@ from opentrn.nki.language import memory
 from opentrn.nki.launch import kind_of, results
 from opentrn.nki.session import Run, entered, new_machine, report
 from opentrn.nki.tensor import NkiTensor
-from opentrn.sim import Finding, one_blas_thread
+from opentrn.sim import Finding, Lockstep, one_blas_thread
 
 declare(
     "beta1.returned_tile",
@@ -28,10 +31,47 @@ declare(
 )
 
 
+@dataclass(frozen=True)
+class Ranks:
+    """The place of a rank among those that run the same kernel."""
+
+    world: exchange.World
+    crew: Lockstep
+    rank: int
+
+
+@dataclass(slots=True)
 class Instances(OlderSession):
     """Program instances that run one after another and share inputs and shared HBM tensors."""
 
-    __slots__ = ()
+    crew: Lockstep | None = None
+    ranks: Ranks | None = None
+
+    def meet(self, instruction: Instruction) -> None:
+        """Carry out a collective with the other ranks, where there are any."""
+        if self.ranks is None:
+            OlderSession.meet(self, instruction)
+            return
+        self.collectives.append(instruction)
+        world, rank, crew = self.ranks.world, self.ranks.rank, self.ranks.crew
+        party = exchange.party(instruction, rank, world)
+        if not party:
+            return
+        offer = exchange.Offer(rank, self.machine, instruction, crew.names[rank])
+
+        def settle(offers: dict[int, exchange.Offer]) -> None:
+            exchange.settle([[offers[one]] for one in party])
+
+        key = ("a collective of ranks", list(party))
+        crew.meet(rank, key, party, offer, instruction.where, settle)
+
+    def meet_programs(self, key: Any, places: list[tuple[int, ...]], offer: Any) -> dict:
+        """Wait for the instances at these places of the grid; what each of them offers."""
+        everyone = list(product(*map(range, self.grid)))
+        numbers = [everyone.index(place) for place in places]
+        mine, where = everyone.index(self.program_ids), self.line or user_line()
+        offers = self.crew.meet(mine, key, numbers, offer, where)
+        return {everyone[number]: given for number, given in offers.items()}
 
     def buffer(self, space: str, shape, dtype, **more: Any) -> Buffer:
         """A new buffer, or (shared HBM) the one the first instance made at this point."""
@@ -55,13 +95,43 @@ class Instances(OlderSession):
             OlderSession.allocate(self, buffer)
 
 
-def run(func: Callable, grid: tuple[int, ...], args: tuple, kwargs: dict, chip: Any) -> Run:
-    """Run every instance of the kernel; arrays among the arguments that it writes are written."""
+def run_ranks(
+    func: Callable, grid: tuple[int, ...], sets: list[tuple[tuple, dict]], chip: Any, nodes: int
+) -> tuple[Run, ...]:
+    """Run the kernel on as many ranks as there are (positional, named) arguments; a Run for each.
+
+    An array that several ranks are given is not written back to.
+    """
+    world = exchange.World(chip, len(sets), 1, nodes)
+    crew = Lockstep([f"rank {rank}" for rank in range(len(sets))])
+    given = [{id(a) for a in _arrays([list(args), named])} for args, named in sets]
+    counts = Counter(one for own in given for one in own)
+    several = frozenset(one for one, times in counts.items() if times > 1)
+    bodies = [
+        partial(run, func, grid, args, named, chip, Ranks(world, crew, rank), several)
+        for rank, (args, named) in enumerate(sets)
+    ]
+    return tuple(crew.run(bodies))
+
+
+def run(
+    func: Callable,
+    grid: tuple[int, ...],
+    args: tuple,
+    kwargs: dict,
+    chip: Any,
+    ranks: Ranks | None = None,
+    kept: frozenset[int] = frozenset(),
+) -> Run:
+    """Run every instance of the kernel; arrays among the arguments that it writes are written.
+
+    `ranks` is the place of this rank among others; arrays whose id is in `kept` stay as they are.
+    """
     name = func.__name__
     args, kwargs = typing.filled(args), typing.filled(kwargs)
     machine = new_machine(chip)
     bound = inspect.signature(func).bind(*args, **kwargs)
-    session = Instances(name, chip, machine, Builder(name, chip.name), grid=grid)
+    session = Instances(name, chip, machine, Builder(name, chip.name), grid=grid, ranks=ranks)
     like = kind_of(args, kwargs)
     with entered(session), one_blas_thread():
         given = _arguments(session, bound)
@@ -70,7 +140,9 @@ def run(func: Callable, grid: tuple[int, ...], args: tuple, kwargs: dict, chip: 
         returned = instances(session, func, given)
         outputs = results(session, plain(session, returned), like)
         program = session.finished()
-        _write_back(session, program, [a for v in bound.arguments.values() for a in _arrays(v)])
+        exchange.notice_io(session.collectives, program, machine)
+        given = [a for v in bound.arguments.values() for a in _arrays(v)]
+        _write_back(session, program, given, kept)
     done = Run(
         name,
         outputs,
@@ -84,11 +156,21 @@ def run(func: Callable, grid: tuple[int, ...], args: tuple, kwargs: dict, chip: 
 
 
 def instances(session: Instances, func: Callable, given: inspect.BoundArguments) -> Any:
-    """Run every instance of the session's launch grid in turn; what the last one returned."""
-    returned = None
-    for place in product(*map(range, session.grid)):
-        session.program_ids, session.made = place, 0
-        session.loops, session.sums = [], {}
+    """Run every instance of the session's launch grid in turn; what the last one returned.
+
+    An instance runs to its end, or to where it must wait for others (`nl.all_reduce`).
+    """
+    places = list(product(*map(range, session.grid)))
+    if len(places) == 1:
+        session.program_ids = places[0]
+        return _instance(session, func, given)
+    crew = Lockstep([f"program instance {list(place)}" for place in places])
+    members = [replace(session, program_ids=p, loops=[], sums={}, crew=crew) for p in places]
+    return crew.run([partial(_instance, member, func, given) for member in members])[-1]
+
+
+def _instance(session: Instances, func: Callable, given: inspect.BoundArguments) -> Any:
+    with entered(session), refusals.refused():
         returned = func(*given.args, **given.kwargs)
         session.flush()
         _check_loops(session)
@@ -162,10 +244,10 @@ def _arrays(value: Any) -> list:
     return []
 
 
-def _write_back(session: OlderSession, program: Any, given: list) -> None:
+def _write_back(session: OlderSession, program: Any, given: list, kept: frozenset[int]) -> None:
     """Copy what the kernel wrote into its arguments to the caller's arrays."""
     for buffer, array in zip(session.builder.inputs, given, strict=True):
-        if buffer not in program.mutated:
+        if buffer not in program.mutated or id(array) in kept:
             continue
         held = session.machine.storage(buffer).read(view_of(buffer))
         values = np.array(numerics.encode(held, buffer.dtype)).reshape(array.shape)
@@ -175,4 +257,4 @@ def _write_back(session: OlderSession, program: Any, given: list) -> None:
             np.copyto(array, values)
 
 
-__all__ = ["run"]
+__all__ = ["run", "run_ranks"]

@@ -199,8 +199,10 @@ class Tensor(Arithmetic):
             steps = tuple((s, high - low) for (low, high), (s, _) in zip(spans, steps, strict=True))
         self._check(spans)
         index = self._index
-        if index is not None and spans[index.dim][1] - spans[index.dim][0] != self.shape[index.dim]:
-            index = addressing.cut_index(index, *spans[index.dim])
+        if index is not None and index.dim is not None:
+            low, high = spans[index.dim]
+            if high - low != self.shape[index.dim]:
+                index = addressing.cut_index(index, low, high)
         view = View(self._memory.handle.buffer, offset, steps, self.element, index)
         made = NkiTensor(view, self._memory.handle)
         if ranges is None:
@@ -292,7 +294,7 @@ class Tensor(Arithmetic):
         if self.on_chip and shape[0] == 1:
             steps[0] = (self._memory.handle.buffer.free, 1)
         index = self._index
-        if index is not None:
+        if index is not None and index.dim is not None:
             index = index.moved(addressing.moved_dim(self.shape, shape, index.dim))
         return Tensor(self._memory, self._offset, tuple(steps), self.element, (), index)
 
