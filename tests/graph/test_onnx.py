@@ -5,6 +5,7 @@ import random
 import numpy as np
 import pytest
 
+from opentrn import compiler, runtime
 from opentrn.base import (
     FileFormatError,
     MissingFileError,
@@ -13,7 +14,7 @@ from opentrn.base import (
     UnsupportedError,
     UsageError,
 )
-from opentrn.graph import evaluate, from_onnx
+from opentrn.graph import evaluate, from_onnx, straighten
 
 onnx = pytest.importorskip("onnx", reason="the extra `onnx` is not installed")
 reference = pytest.importorskip("onnx.reference", reason="the extra `onnx` is not installed")
@@ -398,6 +399,7 @@ def test_disturbed_models_are_refused_or_read():
 # -------------------------------------------------------------------------------------- from torch
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")  # torch's own
 def test_a_model_that_torch_exported(tmp_path):
     torch = pytest.importorskip("torch", reason="the extra `torch` is not installed")
     pytest.importorskip("onnxscript", reason="torch exports ONNX with the package onnxscript")
@@ -407,5 +409,82 @@ def test_a_model_that_torch_exported(tmp_path):
                               torch.nn.Linear(8 * 16, 10)).eval()  # fmt: skip
     x = torch.randn(2, 3, 8, 8)
     torch.onnx.export(net, (x,), tmp_path / "net.onnx", dynamo=True)
-    found = evaluate(from_onnx(tmp_path / "net.onnx"), [x.numpy()])[0]
-    np.testing.assert_allclose(found, net(x).detach().numpy(), 1e-4, 1e-5)
+    graph, wanted = from_onnx(tmp_path / "net.onnx"), net(x).detach().numpy()
+    np.testing.assert_allclose(evaluate(graph, [x.numpy()])[0], wanted, 1e-4, 1e-5)
+    compiled = runtime.load(compiler.compile(straighten(graph)))
+    np.testing.assert_allclose(compiled(x.numpy()), wanted, 1e-4, 1e-4)
+
+
+# --------------------------------------------------------------------------- detectors and the like
+
+
+def test_regions_between_pixels():
+    """Of a plane a·y + b·x + c the mean of points inside a bin is the plane at the bin's middle."""
+    y, x = np.mgrid[:12, :10].astype(np.float32)
+    image = np.stack([2 * y + 3 * x + 1, x - y])[None]
+    boxes, which = np.float32([[1, 2, 7, 8], [2.5, 0.5, 8.5, 6.5]]), np.int64([0, 0])
+    made = model([("RoiAlign", "x boxes which", "y", {
+        "output_height": 3, "output_width": 2, "sampling_ratio": 2, "spatial_scale": 1.0})],
+        {"x": ("f4", [1, 2, 12, 10]), "boxes": ("f4", [2, 4])}, {"y": ("f4", None)},
+        [("which", which)])  # fmt: skip
+    found = evaluate(from_onnx(made), [image, boxes])[0]
+    for box, row in zip(boxes - 0.5, found, strict=True):
+        middle_x = box[0] + (np.arange(2) + 0.5) * (box[2] - box[0]) / 2
+        middle_y = (box[1] + (np.arange(3) + 0.5) * (box[3] - box[1]) / 3)[:, None]
+        np.testing.assert_allclose(row[0], 2 * middle_y + 3 * middle_x + 1, 1e-5)
+        np.testing.assert_allclose(row[1], middle_x - middle_y, 1e-5, 1e-5)
+    adaptive = model([("RoiAlign", "x boxes which", "y", {})],
+                     {"x": ("f4", [1, 2, 12, 10]), "boxes": ("f4", [2, 4])}, {"y": ("f4", None)},
+                     [("which", which)])  # fmt: skip
+    with pytest.raises(UnsupportedError, match="as many points as its size says"):
+        from_onnx(adaptive)
+
+
+def test_a_convolution_whose_taps_do_not_move_is_plain():
+    rng = np.random.default_rng(0)
+    x, w, b = (rng.normal(size=s).astype(np.float32) for s in ((2, 4, 6, 5), (6, 2, 3, 2), (6,)))
+    shape = {"pads": [1, 0, 1, 1], "strides": [2, 1], "dilations": [1, 2], "group": 2}
+    made = model([("Conv", "x w b", "y", shape)], {"x": ("f4", x.shape)}, {"y": ("f4", None)},
+                 [("w", w), ("b", b)])  # fmt: skip
+    plain = evaluate(from_onnx(made), [x])[0]
+    offset = np.zeros((2, 2 * 6 * 2, *plain.shape[2:]), np.float32)
+    mask = np.full((2, 2 * 6, *plain.shape[2:]), 2.0, np.float32)
+    deformed = from_onnx(model(
+        [("DeformConv", "x w o b m", "y", {**shape, "offset_group": 2})],
+        {"x": ("f4", x.shape), "o": ("f4", offset.shape), "m": ("f4", mask.shape)},
+        {"y": ("f4", None)}, [("w", w), ("b", b)]))  # fmt: skip
+    bias = b[:, None, None]
+    np.testing.assert_allclose(evaluate(deformed, [x, offset, mask])[0] - bias,
+                               2 * (plain - bias), 1e-5, 1e-5)  # fmt: skip
+    # A whole pixel down is the image moved a pixel up.
+    offset.reshape(2, 2, 6, 2, *plain.shape[2:])[:, :, :, 0] = 1
+    moved = np.concatenate([x[:, :, 1:], np.zeros_like(x[:, :, :1])], 2)
+    mask[:] = 1
+    wanted = evaluate(deformed, [moved, np.zeros_like(offset), mask])[0]
+    inside = evaluate(deformed, [x, offset, mask])[0]
+    np.testing.assert_allclose(inside[:, :, 1:], wanted[:, :, 1:], 1e-5, 1e-5)
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 5, 9])
+def test_determinants(size):
+    x = np.random.default_rng(size).normal(size=(3, 2, size, size)).astype(np.float32)
+    if size > 1:
+        x[0, 0, :, 1] = x[0, 0, :, 0]  # none
+        x[1, 1, 0, 0] = 0.0  # rows change places
+    made = from_onnx(model([("Det", "x", "y")], {"x": ("f4", x.shape)}, {"y": ("f4", None)}))
+    np.testing.assert_allclose(evaluate(made, [x])[0], np.linalg.det(x.astype(float)), 1e-4, 1e-5)
+
+
+def test_boxes_are_kept_when_they_are_known():
+    boxes = np.float32([[[0, 0, 2, 2], [0, 0, 2, 1.9], [5, 5, 6, 6], [1, 1, 0, 0]]])
+    scores = np.float32([[[0.5, 0.9, 0.1, 0.8]]])
+    limits = [("most", np.int64([3])), ("iou", np.float32([0.5])), ("least", np.float32([0.2]))]
+    nodes = [("NonMaxSuppression", "boxes scores most iou least", "y")]
+    made = from_onnx(model(nodes, {}, {"y": ("i8", None)},
+                           [("boxes", boxes), ("scores", scores), *limits]))  # fmt: skip
+    assert evaluate(made, [])[0].tolist() == [[0, 0, 1], [0, 0, 3]]
+    open_ = model(nodes, {"boxes": ("f4", [1, 4, 4]), "scores": ("f4", [1, 1, 4])},
+                  {"y": ("i8", None)}, limits)  # fmt: skip
+    with pytest.raises(UnsupportedError, match="which boxes are kept") as error:
+        from_onnx(open_)
+    assert error.value.code == "graph.onnx_unknown"

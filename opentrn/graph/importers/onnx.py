@@ -19,6 +19,7 @@ from opentrn.graph.data import Data
 from opentrn.graph.evaluate import evaluate
 from opentrn.graph.importers import (
     onnx_rules_control,
+    onnx_rules_detect,
     onnx_rules_elementwise,
     onnx_rules_index,
     onnx_rules_linear,
@@ -49,9 +50,10 @@ from opentrn.graph.importers.onnx_functions import Functions
 from opentrn.graph.ir import Graph, Value, region_input
 from opentrn.graph.ops.define import Type
 
-FAMILIES = (onnx_rules_control, onnx_rules_elementwise, onnx_rules_index, onnx_rules_linear,
-            onnx_rules_norm, onnx_rules_quantized, onnx_rules_recurrent, onnx_rules_reduce,
-            onnx_rules_resample, onnx_rules_sample, onnx_rules_shape, onnx_rules_window)
+FAMILIES = (onnx_rules_control, onnx_rules_detect, onnx_rules_elementwise, onnx_rules_index,
+            onnx_rules_linear, onnx_rules_norm, onnx_rules_quantized, onnx_rules_recurrent,
+            onnx_rules_reduce, onnx_rules_resample, onnx_rules_sample, onnx_rules_shape,
+            onnx_rules_window)
 FOLDED = 1 << 14  # elements: larger results are computed by the program, not beforehand
 COMPUTED = 1 << 26  # elements: nothing larger is computed on the way to what has to be known
 DEEPEST = 50  # graphs and functions inside each other

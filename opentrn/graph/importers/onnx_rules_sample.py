@@ -35,7 +35,7 @@ def grid_sample(n: Node) -> Value:
     flat = n.g.cast(n.g.reshape(x, (*x.shape[:2], math.prod(sizes))), "float32")
     total = None
     for corner in itertools.product(*taps):
-        part = _pixels(n, flat, corner, sizes)
+        part = pixels(n, flat, corner, sizes, n.attr("padding_mode"))
         total = part if total is None else total + part
     if total is None:
         raise n.refuse("it has no taps")
@@ -89,15 +89,17 @@ def _padded(n: Node, x: Value, size: int) -> Value:
     return g.select(odd, high - rest, rest + low)
 
 
-def _pixels(n: Node, flat: Value, corner: Sequence[Tap], sizes: Sequence[int]) -> Value:
-    """One pixel of every channel for each point, weighted; 0 outside."""
+def pixels(n: Node, flat: Value, corner: Sequence[Tap], sizes: Sequence[int],
+           padding: str) -> Value:
+    """One pixel of every channel for each point, weighted; outside what `padding` says."""
     g = n.g
     places: Value | None = None
     weight: Value | None = None
     for (place, share), size in zip(corner, sizes, strict=True):
-        inside = g.minimum(g.maximum(_padded(n, place, size), g.like(place, 0.0)),
+        moved = _padded(n, place, size) if padding != "zeros" else place
+        inside = g.minimum(g.maximum(moved, g.like(place, 0.0)),
                            g.like(place, size - 1.0))
-        if n.attr("padding_mode") == "zeros":
+        if padding == "zeros":
             here = g.compare(inside, place, direction="EQ")
             share = g.select(here, share, g.like(share, 0.0))
         number = g.cast(inside, "int32")

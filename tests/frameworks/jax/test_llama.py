@@ -9,8 +9,8 @@ import pytest
 from opentrn.graph import from_stablehlo
 
 jax = pytest.importorskip("jax", reason="the extra `jax` is not installed")
-pytest.importorskip("flax", reason="flax (0.12.8) is not among the requirements")
-pytest.importorskip("optax", reason="optax (0.2.8) is not among the requirements")
+pytest.importorskip("flax", reason="flax is not installed (the extra `test`)")
+pytest.importorskip("optax", reason="optax is not installed (the extra `test`)")
 jnp = jax.numpy
 neuron = pytest.importorskip("opentrn.frameworks.jax", reason="the extra `jax`")
 
