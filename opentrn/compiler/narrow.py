@@ -223,7 +223,7 @@ class FullExponent(Rule):
 
 
 BITS = (*map(_shift, SHIFTS), CountNarrow, LeadingZerosNarrow, CountWide, FullExponent)
-WRAP = (*map(_two, ("add", "subtract", "multiply", "divide")), *map(_one, ("negate", "abs")),
-        WrapSums, *BITS)  # fmt: skip
+WRAP = (*map(_two, ("add", "subtract", "multiply", "divide")),
+        *map(_one, ("negate", "abs", "not_")), WrapSums, *BITS)  # fmt: skip
 
 __all__ = ["WRAP", "device_dtype"]

@@ -42,3 +42,28 @@ def test_sums_and_running_products_wrap_around(kind):
     total, running = opentrn.load(opentrn.compile(Graph([given], outputs)))(x)
     assert np.array_equal(total, x.sum(1, dtype=kind))
     assert np.array_equal(running, np.cumprod(x, 0, dtype=kind))
+
+
+# What NumPy computes of integers of a dtype, for each op of single elements it has too.
+IN_NUMPY = {
+    "not_": np.invert, "and_": np.bitwise_and, "or_": np.bitwise_or, "xor": np.bitwise_xor,
+    "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "negate": np.negative,
+    "maximum": np.maximum, "minimum": np.minimum,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["int8", "uint8", "int16", "uint16", "int32", "uint32"])
+def test_every_op_on_integers_has_every_bit(kind):
+    """Random numbers of the whole range, and the ends of it."""
+    info, rng = np.iinfo(kind), np.random.default_rng(0)
+    given = [rng.integers(info.min, info.max, (4, 32), kind, endpoint=True) for _ in range(2)]
+    ends = np.array([info.min, info.max, 0, 1, info.min + 1, info.max - 1], kind)
+    for x, moved in zip(given, (ends, np.roll(ends, 1)), strict=True):
+        x[0, :6] = moved
+    x, y = (g.input(name, (4, 32), kind) for name in "xy")
+    both = [name for name in IN_NUMPY if IN_NUMPY[name].nin == 2]
+    made = [getattr(g, n)(x, y) if n in both else getattr(g, n)(x) for n in IN_NUMPY]
+    found = opentrn.load(opentrn.compile(Graph([x, y], made)))(*given)
+    for name, array in zip(IN_NUMPY, found, strict=True):
+        wanted = IN_NUMPY[name](*given if name in both else given[:1])
+        np.testing.assert_array_equal(array, wanted.astype(kind), name)
