@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -11,7 +12,16 @@ from opentrn.base import seconds_text
 from opentrn.cluster.job import expected_goodput
 from opentrn.cluster.run import Run
 from opentrn.cluster.served import Served
-from opentrn.plan import Curve, Point, curves, stacked, table, whole_page
+from opentrn.plan import (
+    Curve,
+    Point,
+    count_text,
+    curves,
+    stacked,
+    table,
+    time_unit,
+    whole_page,
+)
 
 SHARES = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
 """Shares of requests that are at least as late as what is drawn."""
@@ -26,17 +36,19 @@ def training_page(runs: Sequence[Run], title: str, assumptions: Sequence[str] = 
     rows = [(f"seed {run.world.seed}: goodput {run.goodput:.1%}", dict(run.parts)) for run in runs]
     body = stacked("Where the time went", rows, _days)
     first = runs[0]
+    size, unit = time_unit(first.interval_s)
     every = [first.interval_s * 2.0**k for k in range(-4, 5)]
     expected = [
-        Point(every_s, expected_goodput(replace(first.job, every_s=every_s), first.world),
+        Point(every_s / size, expected_goodput(replace(first.job, every_s=every_s), first.world),
               f"every {seconds_text(every_s)}")
         for every_s in every
     ]  # fmt: skip
-    taken = [Point(run.interval_s, run.goodput, f"seed {run.world.seed}") for run in runs]
+    taken = [Point(run.interval_s / size, run.goodput, f"seed {run.world.seed}") for run in runs]
     body += curves("Goodput over the time between checkpoints",
                    [Curve("closed form, spares without end", expected),
                     Curve("simulated", taken, line=False)],
-                   ("between checkpoints", "goodput"), (seconds_text, _percent))  # fmt: skip
+                   (f"{unit} between checkpoints", "goodput"), (count_text, _percent),
+                   most=1.0)  # fmt: skip
     kinds = sorted({kind for run in runs for kind in run.faults})
     head = ("seed", *kinds, *first.counts)
     body += "<h2>Faults, and what was done</h2>" + table(head, (
@@ -68,8 +80,8 @@ def serving_page(served: Served, title: str, assumptions: Sequence[str] = ()) ->
              _late("whole answer", served.latency)]  # fmt: skip
     body = curves("Requests at least so late", found, ("seconds", "share of requests"),
                   (seconds_text, _percent))  # fmt: skip
-    lines = [(line,) for line in str(served).splitlines()]
-    return whole_page(title, body + "<h2>In words</h2>" + table(("",), lines) + _notes(assumptions))
+    words = "".join(f"<p>{html.escape(line)}</p>" for line in served.notes())
+    return whole_page(title, table(*served.table()) + words + body + _notes(assumptions))
 
 
 def _notes(assumptions: Sequence[str]) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from opentrn.base import Trace, seconds_text
+from opentrn.base import Trace, seconds_text, table_text
 from opentrn.cluster.job import Job, expected_goodput, mean_time_between
 from opentrn.cluster.world import World
 
@@ -78,23 +78,45 @@ class Run:
         return found
 
     def __str__(self) -> str:
-        job, world = self.job, self.world
-        spare = world.machines - job.machines
-        stall, between = job.stall_s(world), mean_time_between(job, world)
-        lines = [
-            f"{job.machines:,} x {world.where.name} and {spare:,} spare, {world.chips:,} chips: "
-            f"{self.seconds / DAY:,.2f} days, goodput {self.goodput:.1%} "
-            f"(closed form without slow machines and lack of spares: "
-            f"{expected_goodput(job, world):.1%})",
-            f"{self.steps:,.0f} steps of {seconds_text(job.step_s)}"
-            + (f", {self.tokens:.3g} tokens" if job.step_tokens else ""),
-            f"checkpoint every {seconds_text(self.interval_s)}: the job stands "
-            f"{seconds_text(stall)}, written after {seconds_text(self.write_s)}",
-            f"a fault stops the job every {seconds_text(between)} on average",
-        ]
-        shares = [f"{n} {s / self.seconds:.2%}" for n, s in self.parts.items() if s > 0]
-        lines.append("time: " + ", ".join(shares))
-        struck = [f"{n} {c:,}" for n, c in sorted(self.faults.items(), key=lambda r: -r[1])]
-        lines.append("faults: " + (", ".join(struck) or "none"))
-        lines.append(", ".join(f"{n} {c:,}" for n, c in self.counts.items()))
-        return "\n".join(lines)
+        return runs_text((self,))
+
+
+def runs_text(runs: Sequence[Run]) -> str:
+    """Runs of one job that differ in their seeds: what the job is, and a column for each."""
+    first = runs[0]
+    job, world = first.job, first.world
+    spare = world.machines - job.machines
+    closed, between = expected_goodput(job, world), mean_time_between(job, world)
+    lines = [
+        f"{job.machines:,} x {world.where.name} and {spare:,} spare, {world.chips:,} chips: "
+        f"{first.seconds / DAY:,.2f} days, goodput {first.goodput:.1%} "
+        f"(closed form without slow machines and lack of spares: {closed:.1%})",
+        f"checkpoint every {seconds_text(first.interval_s)}: the job stands "
+        f"{seconds_text(job.stall_s(world))}, written after {seconds_text(first.write_s)}",
+        f"a fault stops the job every {seconds_text(between)} on average",
+        "",
+        table_text(("seed", *(str(run.world.seed) for run in runs)), _rows(runs)),
+    ]
+    if len(runs) > 1:
+        goods = sorted(run.goodput for run in runs)
+        mean = sum(goods) / len(goods)
+        lines += ["", f"goodput of {len(runs)} runs: {mean:.2%}, "
+                      f"from {goods[0]:.2%} to {goods[-1]:.2%}"]  # fmt: skip
+    return "\n".join(lines)
+
+
+def _rows(runs: Sequence[Run]) -> Iterator[tuple[str, ...]]:
+    """Rows of the table: shares of time, steps, faults by kind, what was done."""
+    yield "goodput", *(f"{run.goodput:.2%}" for run in runs)
+    for part in PARTS:
+        if any(run.parts[part] > 0 for run in runs):
+            yield f"time {part}", *(f"{run.parts[part] / run.seconds:.2%}" for run in runs)
+    yield "days", *(f"{run.seconds / DAY:,.2f}" for run in runs)
+    yield f"steps of {seconds_text(runs[0].job.step_s)}", *(f"{run.steps:,.0f}" for run in runs)
+    if runs[0].job.step_tokens:
+        yield "tokens", *(f"{run.tokens:.3g}" for run in runs)
+    kinds = dict.fromkeys(kind for run in runs for kind in run.faults)
+    for kind in sorted(kinds, key=lambda kind: -sum(run.faults.get(kind, 0) for run in runs)):
+        yield f"{kind} faults", *(f"{run.faults.get(kind, 0):,}" for run in runs)
+    for name in runs[0].counts:
+        yield name, *(f"{run.counts[name]:,}" for run in runs)

@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from opentrn.base import seconds_text
+from opentrn.base import seconds_text, table_text
 
 QUANTILES = (0.5, 0.9, 0.99)
+LATENCIES = (("first token", "ttft"), ("each later token", "tpot"), ("whole answer", "latency"))
+"""What latencies are called, and their columns."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,17 +112,25 @@ class Served:
             "mean_in_system": self.in_system,
         }  # fmt: skip
 
-    def __str__(self) -> str:
-        lines = [f"{self.name}, {self.replicas:,} replicas ({self.simulated} simulated), "
-                 f"{len(self.ttft):,} requests"]  # fmt: skip
-        for title, name in (("first token", "ttft"), ("each later", "tpot"), ("whole", "latency")):
-            told = [f"{q} {seconds_text(s)}" for q, s in self.quantiles(name).items()]
-            lines.append(f"{title:12}{', '.join(told)}")
-        lines.append(f"{self.requests_per_s:,.2f} requests/s, {self.tokens_per_s:,.0f} tokens/s, "
-                     f"{self.batch:.1f} answers at once, busy {self.busy:.0%}, "
-                     f"{self.in_system:,.1f} requests in it on average")  # fmt: skip
+    def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """Latencies as a table: its head, and a row for each."""
+        found = [(title, self.quantiles(name)) for title, name in LATENCIES]
+        head = next((tuple(each) for _, each in found if each), ())
+        rows = [(title, *map(seconds_text, each.values())) for title, each in found if each]
+        return ("", *head), rows
+
+    def notes(self) -> list[str]:
+        """Rates and objectives in words."""
+        lines = [f"{self.requests_per_s:,.2f} requests/s, {self.tokens_per_s:,.0f} tokens/s, "
+                 f"{self.batch:.1f} answers at once, busy {self.busy:.0%}, "
+                 f"{self.in_system:,.1f} requests in it on average"]  # fmt: skip
         asked = [f"{n} ≤ {seconds_text(s)}" for n, s in (("first token", self.ttft_s),
                  ("each later", self.tpot_s)) if s is not None]  # fmt: skip
         if asked:
             lines.append(f"{self.attainment:.1%} of requests keep {' and '.join(asked)}")
-        return "\n".join(lines)
+        return lines
+
+    def __str__(self) -> str:
+        head = (f"{self.name}, {self.replicas:,} replicas ({self.simulated} simulated), "
+                f"{len(self.ttft):,} requests")  # fmt: skip
+        return "\n".join([head, "", table_text(*self.table()), "", *self.notes()])

@@ -32,8 +32,9 @@ NETWORK = 1 << 40
 class Tier:
     """Units of `size` devices joined so that each device sends `bandwidth` byte/s, one direction.
 
-    `hop` is the seconds of one step. An `axis` of a torus adds its bandwidth to that of the other
-    axes when a group spans both; other tiers are gone through one after the other.
+    `hop` is the seconds of one step, or, with `once`, of a whole collective, however many steps it
+    has. An `axis` of a torus adds its bandwidth to that of the other axes when a group spans both;
+    other tiers are gone through one after the other.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Tier:
     hop: float
     grade: str
     axis: bool = False
+    once: bool = False
 
 
 def _shares(tiers: Sequence[Tier], size: Array, stride: Array):
@@ -54,18 +56,18 @@ def _shares(tiers: Sequence[Tier], size: Array, stride: Array):
 
 
 def _stages(tiers: Sequence[Tier], size: Array, stride: Array):
-    """(members below, units joined, byte/s, hop) one after the other; torus axes work as one."""
+    """(tier, members below, units joined, byte/s) one after the other; torus axes work as one."""
     shares = list(_shares(tiers, size, stride))
     axes = [share for share in shares if share[0].axis]
     for tier, below, joined in shares:
         if not tier.axis:
-            yield below, joined, tier.bandwidth, tier.hop
+            yield tier, below, joined, tier.bandwidth
         elif tier is axes[0][0]:
             every, rate = 1.0, 0.0
             for axis, _, along in axes:
                 every = every * along
                 rate = rate + np.where(along > 1.0, axis.bandwidth, 0.0)
-            yield below, every, np.where(every > 1.0, rate, 1.0), tier.hop
+            yield tier, below, every, np.where(every > 1.0, rate, 1.0)
 
 
 def tiered_seconds(
@@ -76,18 +78,19 @@ def tiered_seconds(
     Ranks of the group are `stride` devices apart. Raises what `bus_factor` raises.
     """
     total = 0.0
-    for below, joined, rate, hop in _stages(tiers, size, stride):
+    for tier, below, joined, rate in _stages(tiers, size, stride):
         moved = bus_factor(collective, joined) * nbytes / below
-        total = total + moved / rate + steps(collective, joined) * hop
+        count = np.minimum(joined - 1.0, 1.0) if tier.once else steps(collective, joined)
+        total = total + moved / rate + count * tier.hop
     return total
 
 
 def tiered_all_to_all(tiers: Sequence[Tier], nbytes: Array, size: Array, stride: Array) -> Array:
     """Seconds in which each rank sends `nbytes`, an equal part to every rank of the group."""
     total = 0.0
-    for below, joined, rate, hop in _stages(tiers, size, stride):
+    for tier, below, joined, rate in _stages(tiers, size, stride):
         leaving = nbytes * (joined - 1.0) * below / size
-        total = total + leaving / rate + np.minimum(joined - 1.0, 1.0) * hop
+        total = total + leaving / rate + np.minimum(joined - 1.0, 1.0) * tier.hop
     return total
 
 

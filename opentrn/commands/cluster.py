@@ -119,7 +119,7 @@ def simulate(model: str, json: bool, **given: Any) -> None:
 
 def _training(m: Any, wanted: dict, given: dict[str, Any]) -> tuple[Any, dict, list[str]]:
     """(plan, JSON, lines) of simulated training runs."""
-    from opentrn.cluster import Job, World, train, training_page
+    from opentrn.cluster import Job, World, runs_text, train, training_page
     from opentrn.plan import plan, save_page
 
     options = {name: given[name] for name in ("tokens", "batch", "sequence", "optimizer")}
@@ -134,13 +134,13 @@ def _training(m: Any, wanted: dict, given: dict[str, Any]) -> tuple[Any, dict, l
     for seed in range(given["seed"], given["seed"] + given["runs"]):
         world = World.of(best.machine, machines, seed=seed, hours=hours, **changed)
         runs.append(train(world, job, seconds=given["seconds"])[0])
-    lines = [str(run) for run in runs]
-    if len(runs) > 1:
-        goods = sorted(run.goodput for run in runs)
-        mean = sum(goods) / len(goods)
-        lines.append(
-            f"goodput of {len(runs)} runs: {mean:.2%}, from {goods[0]:.2%} to {goods[-1]:.2%}"
-        )
+    lines = runs_text(runs).splitlines()
+    told: dict[str, Any] = {}
+    if best.cost_usd is not None:
+        hourly = best.cost_usd / best.hours / best.count
+        told["cost_usd"] = hourly * machines * runs[0].seconds / 3600
+        cost = f"${told['cost_usd']:,.0f} for {machines:,} machines all that time"
+        lines.append(f"{cost}; {best.price}")
     notes = [
         "rates of faults as of GPUs, of which another run saw 3.7 times as many, "
         "and times of recovery",
@@ -150,7 +150,7 @@ def _training(m: Any, wanted: dict, given: dict[str, Any]) -> tuple[Any, dict, l
     if given["page"]:
         title = f"training {m.name} on {given['count']} x {best.machine}, simulated"
         save_page(given["page"], training_page(runs, title, notes))
-    return best, {"runs": [run.json() for run in runs], "assumptions": notes}, lines
+    return best, {"runs": [run.json() for run in runs], "assumptions": notes} | told, lines
 
 
 def _serving(m: Any, wanted: dict, given: dict[str, Any]) -> tuple[Any, dict, list[str]]:

@@ -187,7 +187,7 @@ def compare(
 ) -> None:
     """One job on several MACHINES: time, cost, memory fit, each with its grade and assumptions."""
     from opentrn.plan import compare as compare_machines
-    from opentrn.plan import comparison, save_page
+    from opentrn.plan import comparison, save_page, versus_text
 
     names = _SERVE if serve else _TRAIN
     useless("serve" if serve else "train", {*names, "model", "serve", "chips", "page", "json"})
@@ -200,7 +200,4 @@ def compare(
     if json:
         click.echo(jsonlib.dumps({"job": model, "machines": [row.json() for row in rows]}))
         return
-    for row in rows:
-        click.echo(str(row))
-        for note in row.assumptions:
-            click.echo(f"    {note}")
+    click.echo(versus_text(rows))

@@ -249,7 +249,7 @@ def _other(name: str) -> Platform:
     }  # fmt: skip
     count = found.system.accelerators
     link = Tier("instance" if found.system.domain == count else "pod", found.system.domain,
-                float(found.link_bandwidth), own["sync"].value, own["sync"].grade)  # fmt: skip
+                float(found.link_bandwidth), own["hop"].value, own["hop"].grade, once=True)
     network = Tier("network", NETWORK, found.system.network / count, 2e-5, "assumed")
     host = float(found.system.host_memory) if "system.host_memory" in found.facts else 0.0
     return Platform(

@@ -59,13 +59,17 @@ class Split:
         """All degrees as a dict, for JSON."""
         return asdict(self)
 
-    def __str__(self) -> str:
+    @property
+    def degrees(self) -> str:
+        """The degrees above one, in words: "TP8 PP4 DP2 5 chunks ZeRO-1"."""
         parts = [f"{k.upper()}{v}" for k in ("tp", "cp", "pp", "dp", "ep")
                  if (v := getattr(self, k)) > 1]  # fmt: skip
         parts += [f"{self.chunks} chunks"] if self.chunks > 1 else []
         parts += [f"ZeRO-{self.zero}"] if self.zero and self.dp > 1 else []
-        return f"{' '.join(parts) or 'one device'}, micro-batch {self.micro_batch}, " \
-               f"recompute {self.recompute}"  # fmt: skip
+        return " ".join(parts) or "one device"
+
+    def __str__(self) -> str:
+        return f"{self.degrees}, micro-batch {self.micro_batch}, recompute {self.recompute}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,19 +7,22 @@ from opentrn.plan.legal import Degree, Degrees, degrees
 from opentrn.plan.page import (
     around,
     comparison,
+    count_text,
     efficient,
     page,
     save_page,
     scaling,
     table,
+    time_unit,
     whole_page,
 )
 from opentrn.plan.search import Limits, plan
 from opentrn.plan.serve import plan_serving
-from opentrn.plan.versus import Versus, compare
+from opentrn.plan.versus import Versus, compare, versus_text
 
 __all__ = [
     "Curve", "Degree", "Degrees", "Fit", "Limits", "Plan", "Plans", "Point", "Rejected", "Versus",
-    "around", "compare", "comparison", "curves", "degrees", "efficient", "fits", "page", "plan",
-    "plan_serving", "save_page", "scaling", "stacked", "table", "whole_page",
+    "around", "compare", "comparison", "count_text", "curves", "degrees", "efficient", "fits",
+    "page", "plan", "plan_serving", "save_page", "scaling", "stacked", "table", "time_unit",
+    "versus_text", "whole_page",
 ]  # fmt: skip

@@ -6,8 +6,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from opentrn.base.tables import table_text
 from opentrn.base.units import bytes_text, dollars_text, seconds_text
 from opentrn.cost import COMMUNICATION, Platform, Split, StepTime
+
+DAY, HOUR = 86400.0, 3600.0
+
+
+def time_text(seconds: float) -> str:
+    """A time of a run: days from two days on."""
+    return f"{seconds / DAY:,.4g} days" if seconds >= 2 * DAY else seconds_text(seconds)
 
 
 @dataclass(frozen=True)
@@ -66,23 +74,45 @@ class Plan:
         told = f"{self.energy_kwh:,.4g} kWh {self.cost_for}, chips alone at their design power"
         return f"{told} ({self.energy_grade})"
 
-    def breakdown(self) -> str:
-        """The parts of the step as shares, largest first."""
-        whole = self.step_time_s
-        rows = sorted(self.step.parts.items(), key=lambda row: -float(row[1]))
-        shown = [(n, float(p) / whole) for n, p in rows if float(p) / whole >= 0.005]
-        return ", ".join(
-            f"{n}{' communication' if n in COMMUNICATION else ''} {s:.0%}" for n, s in shown
-        )
+    @property
+    def served(self) -> bool:
+        """Whether it is a plan of serving."""
+        return "tpot_s" in self.extra
+
+    @property
+    def used(self) -> float:
+        """Bytes of the fullest core."""
+        return sum(self.step.memory.values())
+
+    @property
+    def cost(self) -> str:
+        """Dollars, or that no price is known."""
+        return "no price known" if self.cost_usd is None else dollars_text(self.cost_usd)
+
+    @property
+    def grades(self) -> str:
+        """The grades its time rests on, with their shares."""
+        return ", ".join(f"{share:.0%} {grade}" for grade, share in self.step.seconds.grade_shares)
+
+    @property
+    def basis(self) -> str:
+        """The basis of its price, or a dash."""
+        return self.price.split(", ")[1] if self.price else "-"
+
+    def degrees(self, lnc: bool) -> str:
+        """How the devices are divided, with what else matters for this kind of job."""
+        shown = self.split.degrees if self.served else str(self.split)
+        return f"{shown}, LNC {self.lnc}" if lnc else shown
 
     def __str__(self) -> str:
-        used = sum(self.step.memory.values())
-        cost = dollars_text(self.cost_usd) if self.cost_usd is not None else "no price known"
-        return (
-            f"{self.split}: {seconds_text(self.step_time_s)} a step, MFU {self.mfu:.1%}, "
-            f"{bytes_text(used)} of {bytes_text(self.step.capacity)} a core, {cost} "
-            f"{self.cost_for}"
-        )
+        of = f"{bytes_text(self.used)} of {bytes_text(self.step.capacity)} a core"
+        if self.served:
+            told = (f"{self.extra['batch']:,.0f} at once, first token "
+                    f"{seconds_text(self.extra['ttft_s'])}, each {seconds_text(self.step_time_s)}, "
+                    f"{self.extra['tokens_per_s']:,.0f} tokens/s")  # fmt: skip
+        else:
+            told = f"{seconds_text(self.step_time_s)} a step, MFU {self.mfu:.1%}"
+        return f"{self.degrees(self.lnc > 1)}: {told}, {of}, {self.cost} {self.cost_for}"
 
 
 def energy(where: Platform, count: int, hours: float) -> dict[str, Any]:
@@ -165,20 +195,73 @@ class Plans:
             "legal": {name: list(values) for name, values in self.legal.items()},
         }  # fmt: skip
 
+    def summary(self) -> tuple[tuple[str, ...], list[tuple[object, ...]]]:
+        """The plans as a table: its head, and a row for each."""
+        per, lnc = self.best.cost_for, any(one.lnc > 1 for one in self.plans)
+        rows: list[tuple[object, ...]] = []
+        for number, one in enumerate(self.plans, 1):
+            shares = (f"{one.mfu:.1%}", bytes_text(one.used))
+            if one.served:
+                requests = one.extra.get("cost_usd_per_million_requests")
+                rows.append((
+                    number, one.degrees(lnc), f"{one.extra['batch']:,.0f}",
+                    seconds_text(one.extra["ttft_s"]), seconds_text(one.step_time_s),
+                    f"{one.extra['tokens_per_s']:,.0f}", *shares, one.cost,
+                    "" if requests is None else dollars_text(requests),
+                ))  # fmt: skip
+            else:
+                run = [] if per == "a step" else [time_text(one.hours * HOUR)]
+                rows.append((number, one.degrees(lnc), seconds_text(one.step_time_s), *shares, *run,
+                             one.cost))  # fmt: skip
+        if self.best.served:
+            return ("", "split", "at once", "first token", "each token", "tokens/s", "MFU",
+                    "a core", "$ / M tokens", "$ / M requests"), rows  # fmt: skip
+        run = () if per == "a step" else ("time",)
+        return ("", "split", "step", "MFU", "a core", *run, f"cost {per}"), rows
+
+    def parts(self) -> str:
+        """Seconds of a step and bytes of a core by kind, a column for each plan."""
+        head = ("", *(str(number) for number in range(1, len(self.plans) + 1)))
+        steps = [one.step.parts for one in self.plans]
+        times = [
+            (_kind(name), *(_share(float(part[name]), one.step_time_s)
+                            for part, one in zip(steps, self.plans, strict=True)))
+            for name in steps[0] if any(float(part[name]) > 0 for part in steps)
+        ]  # fmt: skip
+        held = [
+            (name, *(bytes_text(one.step.memory[name]) for one in self.plans))
+            for name in self.best.step.memory
+            if any(one.step.memory[name] > 0 for one in self.plans)
+        ]
+        held.append(("there are", *(bytes_text(one.step.capacity) for one in self.plans)))
+        return "\n".join([
+            table_text(("seconds of a step", *head[1:]), times),
+            "", table_text(("bytes of a core", *head[1:]), held),
+        ])  # fmt: skip
+
     def __str__(self) -> str:
         best = self.best
-        lines = [f"best of {self.searched['legal']:,} splits on {best.count} x {best.machine}:"]
-        for number, one in enumerate(self.plans, 1):
-            lines += [f"{number}. {one}", f"   {one.breakdown()}"]
-        held = [f"{n} {bytes_text(b)}" for n, b in best.step.memory.items() if b > 0]
-        shares = ", ".join(f"{s:.0%} {g}" for g, s in best.step.seconds.grade_shares)
-        lines += [f"memory of a core: {', '.join(held)}", f"the time rests on: {shares}"]
-        lines += [f"energy: {best.energy}"]
+        head, rows = self.summary()
+        lines = [
+            f"best of {self.searched['legal']:,} splits on {best.count} x {best.machine}:",
+            table_text(head, rows, left=(0, 1)), "", self.parts(), "",
+            f"the time of 1 rests on: {best.grades}", f"energy of 1: {best.energy}",
+            f"price: {best.price or 'none known'}",
+        ]  # fmt: skip
         lines += [f"legal {n}: {', '.join(map(str, v))}" for n, v in self.legal.items()]
-        lines += ["why not:"] + [f"  {one}" for one in self.rejected]
+        why = table_text(("why not", ""), ((r.choice, r.reason) for r in self.rejected), (0, 1))
+        lines += ["", why, ""] if self.rejected else []
         passed = self.searched.get("passed over", 0)
         told = "every legal split was looked at"
         if passed:
             told += f", or ({passed:,}) proven slower by a lower bound"
         lines += [told, *(f"assumed: {one}" for one in self.assumptions)]
         return "\n".join(lines)
+
+
+def _kind(name: str) -> str:
+    return f"{name} communication" if name in COMMUNICATION else name
+
+
+def _share(seconds: float, whole: float) -> str:
+    return f"{seconds_text(seconds)} {seconds / whole:4.0%}"

@@ -69,7 +69,12 @@ def stacked(
     colours = {name: COLOURS[k % len(COLOURS)] for k, name in enumerate(names)}
     most = max([sum(row.values()) for _, row in rows] + ([limit] if limit else []) or [1.0]) or 1.0
     scale = (WIDTH - LEFT - 90) / most
+    height = len(rows) * (BAR + GAP) + (22 if limit else 6)
     drawn = []
+    if limit:  # first, so that words lie over it
+        at = LEFT + limit * scale
+        drawn.append(f'<line class="limit" x1="{at:.1f}" x2="{at:.1f}" y1="0" y2="{height - 20}"/>')
+        drawn.append(text(at, height - 5, f"{show(limit)} there are", "middle"))
     for place, (name, row) in enumerate(rows):
         y, x = place * (BAR + GAP) + 4, float(LEFT)
         drawn.append(text(LEFT - 8, y + 17, name, "end"))
@@ -81,42 +86,43 @@ def stacked(
                              f'fill="{colours[part]}"><title>{told}</title></rect>')  # fmt: skip
             x += wide
         drawn.append(text(x + 6, y + 17, show(sum(row.values()))))
-    height = len(rows) * (BAR + GAP) + (22 if limit else 6)
-    if limit:
-        at = LEFT + limit * scale
-        drawn.append(f'<line class="limit" x1="{at:.1f}" x2="{at:.1f}" y1="0" y2="{height - 20}"/>')
-        drawn.append(text(at, height - 5, f"{show(limit)} there are", "middle"))
     return f"<h2>{html.escape(title)}</h2>{_legend(names, colours)}{_picture(height, drawn, title)}"
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Round numbers between two positive ones: as many of a power of ten as give three or more."""
+    """Three or more round numbers between two positive ones: powers of ten and parts of them, or
+    equal steps where the two are near each other.
+    """
     powers = range(floor(log10(low)), ceil(log10(high)) + 1)
-    for digits in (
-        (1,),
-        (1, 2, 5),
-        (1, 2, 3, 4, 5, 6, 8),
-        tuple(n / 10 for n in range(10, 100, 2)),
-    ):
+    for digits in ((1,), (1, 2, 5)):
         found = [d * 10.0**n for n in powers for d in digits]
         found = [s for s in found if low * 0.999 <= s <= high * 1.001]
         if len(found) >= 3:
-            break
-    return found
+            return found
+    rough = (high - low) / 3
+    power = 10.0 ** floor(log10(rough))
+    step = max(d * power for d in (1, 2, 5) if d * power <= rough)
+    return [n * step for n in range(ceil(low / step * 0.999), floor(high / step * 1.001) + 1)]
 
 
-def _span(values: Sequence[float]) -> tuple[float, float]:
-    """Limits of a logarithmic axis, some room left on both sides."""
+def _span(values: Sequence[float], most: float | None = None) -> tuple[float, float]:
+    """Limits of a logarithmic axis: some room left on both sides, nothing beyond `most`."""
     low, high = min(values), max(values)
+    if most is not None:
+        room = max((high / low) ** 0.3, 1.01)
+        return low / room, most
     return low / 1.25, high * 1.25
 
 
-def curves(title: str, found: Sequence[Curve], labels: tuple[str, str], shows: tuple) -> str:
-    """Curves over two logarithmic axes; `labels` and `shows` are of x and y."""
+def curves(
+    title: str, found: Sequence[Curve], labels: tuple[str, str], shows: tuple,
+    most: float | None = None,
+) -> str:  # fmt: skip
+    """Curves over two logarithmic axes; `labels` and `shows` are of x and y; `most` ends y."""
     every = [p for curve in found for p in curve.points if p.x > 0 and p.y > 0]
     if not every:
         return f"<h2>{html.escape(title)}</h2><p>nothing to draw</p>"
-    (x0, x1), (y0, y1) = _span([p.x for p in every]), _span([p.y for p in every])
+    (x0, x1), (y0, y1) = _span([p.x for p in every]), _span([p.y for p in every], most)
 
     def at(p: Point) -> tuple[float, float]:
         across = (log10(p.x) - log10(x0)) / (log10(x1) - log10(x0))

@@ -13,11 +13,12 @@ from typing import Any
 
 from opentrn.base.errors import TrnError
 from opentrn.base.files import write_whole
-from opentrn.base.units import bytes_text, dollars_text, seconds_text
-from opentrn.plan.answer import Plan, Plans
+from opentrn.base.units import bytes_text, seconds_text
+from opentrn.plan.answer import DAY, HOUR, Plan, Plans, time_text
 from opentrn.plan.charts import Curve, Point, curves, stacked
 from opentrn.plan.search import plan
 from opentrn.plan.serve import plan_serving
+from opentrn.plan.versus import Versus, mixed_bases, versus_table
 
 STYLE = """
 :root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif; }
@@ -49,13 +50,12 @@ def money_text(dollars: float) -> str:
     return f"${count_text(dollars)}"
 
 
-DAY, HOUR = 86400.0, 3600.0
 UNITS = ((DAY, "days"), (HOUR, "hours"), (60.0, "minutes"), (1.0, "seconds"), (1e-3, "ms"))
 
 
-def time_text(seconds: float) -> str:
-    """A time of a run: days from two days on."""
-    return f"{seconds / DAY:,.4g} days" if seconds >= 2 * DAY else seconds_text(seconds)
+def time_unit(longest: float) -> tuple[float, str]:
+    """The largest unit that so many seconds reach, in seconds, and its name: for an axis."""
+    return next(unit for unit in UNITS if longest >= unit[0] or unit is UNITS[-1])
 
 
 def scaling(what: Any, target: str, counts: Iterable[int], *, serve: bool = False,
@@ -92,8 +92,7 @@ def efficient(plans: Sequence[Plan]) -> list[Plan]:
 
 
 def _name(number: int, one: Plan) -> str:
-    degrees = str(one.split).partition(", micro-batch")[0]
-    return f"{number}. {degrees}"
+    return f"{number}. {one.split.degrees}"
 
 
 def bars(found: Plans) -> str:
@@ -108,8 +107,7 @@ def bars(found: Plans) -> str:
 
 
 def _told(one: Plan) -> str:
-    cost = dollars_text(one.cost_usd) if one.cost_usd is not None else "no price known"
-    return f"{one.count} x {one.machine}: {one.split}; {time_text(one.hours * HOUR)}, {cost}"
+    return f"{one.count} x {one.machine}: {one.split}; {time_text(one.hours * HOUR)}, {one.cost}"
 
 
 def _speed(one: Plan) -> float:
@@ -143,8 +141,7 @@ def over_counts(found: Plans, scaled: Sequence[Plan]) -> str:
     out += curves("Cost over machines", [Curve(f"cost {per}", cost)],
                   ("machines", f"$ {per}"), (count_text, money_text))  # fmt: skip
     every = [*priced, *(p for p in found.plans if p.cost_usd is not None)]
-    longest = max(p.hours * _share(p) for p in every) * HOUR
-    size, unit = next(u for u in UNITS if longest >= u[0] or u is UNITS[-1])
+    size, unit = time_unit(max(p.hours * _share(p) for p in every) * HOUR)
 
     def point(p: Plan) -> Point:
         return Point(p.hours * _share(p) * HOUR / size, p.cost_usd * _share(p), _told(p))
@@ -168,12 +165,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 def summary(found: Plans) -> str:
     """The plans in a table."""
-    rows = [
-        (n, p.split, f"{p.mfu:.1%}", seconds_text(p.step_time_s), time_text(p.hours * HOUR),
-         dollars_text(p.cost_usd) if p.cost_usd is not None else "no price", p.cost_for)
-        for n, p in enumerate(found.plans, 1)
-    ]  # fmt: skip
-    return table(("", "plan", "MFU", "step", "time", "cost", ""), rows)
+    return table(*found.summary())
 
 
 def _reasons(found: Plans) -> str:
@@ -207,29 +199,32 @@ def save_page(path: str | os.PathLike, text: str) -> Path:
     return write_whole(path, [text])
 
 
-def comparison(rows: Sequence[Any], title: str) -> str:
-    """The page of `compare`: step breakdown, time and cost of each machine, what each assumes."""
+def comparison(rows: Sequence[Versus], title: str) -> str:
+    """The page of `compare`: step breakdown, memory, time and cost of each machine, what each
+    assumes.
+    """
     fitting = [row for row in rows if row.plan is not None]
-    names = [f"{row.chips} chips, {row.machine}" for row in fitting]
-    plans = [row.plan for row in fitting]
-    step = [(n, {k: float(v) for k, v in p.step.parts.items()})
-            for n, p in zip(names, plans, strict=True)]  # fmt: skip
-    body = stacked("Step breakdown", step, seconds_text)
-    priced = [(n, p) for n, p in zip(names, plans, strict=True) if p.cost_usd is not None]
-    if priced:
-        cost = [(n, {p.cost_for: p.cost_usd}) for n, p in priced]
-        body += stacked("Cost", cost, money_text)
-        points = [Curve(n, [Point(p.hours, p.cost_usd, _told(p))], line=False) for n, p in priced]
-        shows = (lambda h: time_text(h * HOUR), money_text)
-        body += curves("Time and cost", points, ("time", "$"), shows)
-    told = [
-        (row.machine, row.chips, str(row.plan) if row.plan else row.refused,
-         ", ".join(f"{s:.0%} {g}" for g, s in row.plan.step.seconds.grade_shares)
-         if row.plan else "", "; ".join(row.assumptions))
-        for row in rows
+    named = [(f"{row.chips} chips, {row.machine}", row.plan) for row in fitting]
+    body = table(*versus_table(rows))
+    body += "".join(f"<p>{html.escape(note)}</p>" for note in mixed_bases(rows))
+    step = [(n, {k: float(v) for k, v in p.step.parts.items()}) for n, p in named]
+    body += stacked("Step breakdown", step, seconds_text)
+    full = [
+        (n, {k: v / p.step.capacity for k, v in p.step.memory.items()}
+         | {"free": 1.0 - p.used / p.step.capacity}) for n, p in named
     ]  # fmt: skip
-    body += "<h2>Each</h2>" + table(("machine", "chips", "plan", "grade", "assumed"), told)
-    return whole_page(title, body)
+    body += stacked("Memory of a core, as shares of it", full, lambda share: f"{share:.0%}")
+    priced = [(f"{n}, {p.basis}", p) for n, p in named if p.cost_usd is not None]
+    if priced:
+        body += stacked("Cost", [(n, {p.cost_for: p.cost_usd}) for n, p in priced], money_text)
+        size, unit = time_unit(max(p.hours for _, p in priced) * HOUR)
+        points = [
+            Curve(n, [Point(p.hours * HOUR / size, p.cost_usd, _told(p))], line=False)
+            for n, p in priced
+        ]
+        body += curves("Time and cost", points, (f"time, {unit}", "$"), (count_text, money_text))
+    told = [(row.machine, "; ".join(row.assumptions) or row.refused) for row in rows]
+    return whole_page(title, body + "<h2>What each assumes</h2>" + table(("machine", ""), told))
 
 
 def whole_page(title: str, body: str) -> str:

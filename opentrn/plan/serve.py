@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import inf
+from typing import NamedTuple
 
 from opentrn.base.errors import CapacityError, LimitError, UsageError
 from opentrn.base.units import bytes_text
@@ -73,7 +74,7 @@ def plan_serving(
     _served(m, {"count": count, "prompt": prompt, "answer": answer, "tpot": tpot_s, "ttft": ttft_s,
                 "bytes of a weight": weight_bytes, "plans to keep": keep})  # fmt: skip
     asked = _wanted(wanted)
-    plans, rejected, looked, least = [], [], 0, None
+    plans, rejected, looked, misses = [], [], 0, []
     for where in _platforms(target, lnc):
         price = find_price(where.name, basis, region, prices)
         devices = count * where.devices
@@ -84,13 +85,13 @@ def plan_serving(
             looked += len(BATCHES)
             label = f"tp {tp} pp {pp} ep {ep} LNC {where.lnc}"
             if tried is None:
-                rejected.append(Rejected(label, note[0], note[1], split))
-                least = min(least or note[2], note[2])
+                rejected.append(Rejected(label, note.kind, note.reason, split))
+                misses.append((label, note))
             else:
                 plans.append(tried)
     if not plans:
         shape = {"prompt": prompt, "answer": answer, "weight_bytes": weight_bytes}
-        raise _nothing(m, target, count, rejected, least, _fits_on(m, asked, shape))
+        raise _nothing(m, target, count, misses, _fits_on(m, asked, shape))
     plans.sort(key=lambda one: -one.extra["tokens_per_s"])
     best = plans[0]
     rejected += [_fewer(best, other) for other in plans[keep:]]
@@ -124,23 +125,35 @@ def _served(m: Model, asked: dict[str, float | None]) -> None:
                              fix=f"{name} is above zero, and finite")  # fmt: skip
 
 
+class Miss(NamedTuple):
+    """Why a split serves nothing: a kind of Rejected, a sentence, bytes of a core, and how many
+    times later than allowed its tokens are.
+    """
+
+    kind: str
+    reason: str
+    used: float
+    late: float = 0.0
+
+
 def _largest(m, where, split, count, price, prompt, answer, tpot_s, ttft_s, weight_bytes):
-    """(the plan with the largest batch that fits and is in time, or None, and why not)."""
-    found, note = None, ("memory", "", float("inf"))
+    """(the plan with the largest batch that fits and is in time, or None, and a Miss)."""
+    found, note = None, Miss("memory", "", inf)
     for each in BATCHES:
         job = Serving(batch=each * split.dp, prompt=prompt, answer=answer,
                       weight_bytes=weight_bytes)  # fmt: skip
         one = _evaluate(m, where, job, split, count, price)
-        used = sum(one.step.memory.values())
         if not one.step.fits:
-            note = ("memory", f"{bytes_text(used)} a core, there are "
-                              f"{bytes_text(one.step.capacity)}", used)  # fmt: skip
+            told = f"{bytes_text(one.used)} a core, there are {bytes_text(one.step.capacity)}"
+            note = Miss("memory", told, one.used)
             break
-        late = [f"{what} of {one.extra[key]:.3g} s" for what, key, limit in (
+        late = [(what, one.extra[key], limit) for what, key, limit in (
             ("a token", "tpot_s", tpot_s), ("a first token", "ttft_s", ttft_s))
             if limit is not None and one.extra[key] > limit]  # fmt: skip
         if late:
-            note = ("deadline", f"{' and '.join(late)} with {each} at once", used)
+            told = " and ".join(f"{what} of {taken:.3g} s" for what, taken, _ in late)
+            times = max(taken / limit for _, taken, limit in late)
+            note = Miss("deadline", f"{told} with {each} at once", one.used, times)
             break
         found = one
     return found, note
@@ -162,14 +175,17 @@ def _fits_on(m: Model, asked, shape: dict):
     return fits_on
 
 
-def _nothing(m, target, count, rejected, least, fits_on):
-    late = [one for one in rejected if one.kind == "deadline"]
+def _nothing(m, target, count, misses: list[tuple[str, Miss]], fits_on):
+    """The error when no split serves: what comes nearest, in time or in memory."""
+    late = [(note.late, label, note) for label, note in misses if note.kind == "deadline"]
     if late:
+        times, label, nearest = min(late, key=lambda row: row[0])
         return LimitError(
-            f"no split of {m.name} on {count} x {target} is fast enough: {late[0]}",
-            code="plan.limit", fix="allow more seconds for each token",
+            f"no split of {m.name} on {count} x {target} is fast enough; the nearest is {label}: "
+            f"{nearest.reason}", code="plan.limit",
+            fix=f"allow {times:.3g} times the seconds, or take weights of one byte",
         )  # fmt: skip
-    need = bytes_text(least) if least else "more"
+    need = bytes_text(min(note.used for _, note in misses)) if misses else "more"
     return CapacityError(
         f"{m.name} does not fit {count} x {target}: at least {need} a core",
         code="plan.memory", fix=nearest_fit(target, count, fits_on),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from opentrn.base.errors import TrnError, UsageError
+from opentrn.base.tables import table_text
 from opentrn.cost import platform
-from opentrn.plan.answer import Plan, Plans
+from opentrn.plan.answer import HOUR, Plan, Plans, time_text
 from opentrn.plan.search import MOST_DEVICES, default_batch, default_sequence, plan
 from opentrn.plan.serve import plan_serving
 from opentrn.workloads import Model, model
@@ -41,10 +43,50 @@ class Versus:
         if self.plan is None:
             return f"{self.machine}: {self.refused}; {held}"
         p = self.plan
-        cost = f"{p.cost_usd:,.2f} $ {p.cost_for}" if p.cost_usd is not None else "no price known"
-        grade = ", ".join(f"{s:.0%} {g}" for g, s in p.step.seconds.grade_shares)
-        return (f"{self.machine}: {self.chips} chips, {p.hours:,.2f} h, {cost}, MFU {p.mfu:.1%} "
-                f"({grade}); {held}; {p.energy}")  # fmt: skip
+        return (f"{self.machine}: {self.chips} chips, {time_text(p.hours * HOUR)}, {p.cost} "
+                f"{p.cost_for}, MFU {p.mfu:.1%} ({p.grades}); {held}; {p.energy}")  # fmt: skip
+
+
+def versus_table(rows: Sequence[Versus]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The machines as a table: its head, and a row for each; dashes where there is no plan."""
+    cells = []
+    for row in rows:
+        p, least = row.plan, f"{row.least:,}" if row.least else "-"
+        if p is None:
+            cells.append((row.machine, "none", f"{row.chips:,}", least, *"-" * 7))
+            continue
+        power = "-" if p.energy_kwh is None else f"{p.energy_kwh / 1000:,.4g}"
+        cells.append((
+            row.machine, p.degrees(p.lnc > 1), f"{row.chips:,}", least, time_text(p.hours * HOUR),
+            p.cost, p.basis, f"{p.mfu:.1%}", f"{p.used / p.step.capacity:.0%}", power, p.grades,
+        ))  # fmt: skip
+    per = next((row.plan.cost_for for row in rows if row.plan), "")
+    head = ("machine", "split", "chips", "hold it", "time", f"cost {per}", "basis", "MFU",
+            "memory", "MWh", "grade")  # fmt: skip
+    return head, cells
+
+
+def mixed_bases(rows: Sequence[Versus]) -> tuple[str, ...]:
+    """A warning where prices stand on different bases, which compares unlike with unlike."""
+    bases = sorted({row.plan.basis for row in rows if row.plan and row.plan.basis != "-"})
+    if len(bases) < 2:
+        return ()
+    return (f"warning: prices stand on different bases ({', '.join(bases)}); where all have one, "
+            "--basis compares like with like",)  # fmt: skip
+
+
+def versus_text(rows: Sequence[Versus]) -> str:
+    """The comparison for people: a table, what all assume, and what each does."""
+    head, cells = versus_table(rows)
+    lines = [table_text(head, cells, left=(0, 1)), "", *mixed_bases(rows)]
+    fitting = [row for row in rows if row.plan]
+    common = [n for n in (fitting[0].assumptions if fitting else ())
+              if all(n in row.assumptions for row in fitting)]  # fmt: skip
+    lines += [f"assumed: {note}" for note in common]
+    for row in rows:
+        own = "; ".join(n for n in row.assumptions if n not in common) or row.refused
+        lines += [f"{row.machine}: {own}"] if own else []
+    return "\n".join(lines)
 
 
 def _count(machine: str, chips: int) -> int:

@@ -47,9 +47,9 @@ def test_states_and_activations_are_those_of_figure_1(row):
 
 
 def test_ring_of_one_tier_is_the_textbook_formula():
-    p = platform("selene").with_efficiency(link=0.5, sync=0.0)
-    hop = p.tiers[0].hop
-    wanted = 2 * (7 / 8) * 1e9 / (300e9 * 0.5) + 2 * min(7, 2 * 3) * hop
+    p = platform("selene").with_efficiency(link=0.5)
+    # the model its 10 us come from counts them once for each collective
+    wanted = 2 * (7 / 8) * 1e9 / (300e9 * 0.5) + 1e-5
     found = float(tiered_seconds("all_reduce", p.reached, 1e9, 8.0))
     assert found == pytest.approx(wanted, rel=1e-12)
     assert float(tiered_seconds("all_reduce", p.reached, 1e9, 1.0)) == 0.0

@@ -110,7 +110,12 @@ def test_a_comparison_shows_each_machine_and_what_was_refused():
     refused = [row for row in rows if row.plan is None]
     assert [row.machine for row in refused] == ["trn1.2xlarge"]
     assert "does not fit" in text
-    assert len(pictures(text)) == 3
+    assert "prices stand on different bases" in text
+    step, held, *_ = drawings = pictures(text)
+    assert len(drawings) == 4  # step, memory, cost, time and cost
+    for bar in held.findall("rect"):  # every memory is drawn as wide as every other: 100 %
+        assert float(bar.get("x")) + float(bar.get("width")) <= 860
+    assert len(step.findall("rect")) > 3
 
 
 def test_a_browser_draws_it_without_errors_and_without_a_network(found, scaled, tmp_path):
