@@ -2,33 +2,39 @@
 
 import numpy as np
 
+from opentrn.sim.coded import Coded
 from opentrn.sim.rows import Row
 from opentrn.sim.tape import Flow
-from opentrn.sim.timing import ENGINES, PORTS, TICK, Columns
+from opentrn.sim.timing import ENGINES, TICK, Columns
 
 SCALAR = ENGINES.index("scalar")
 WHOLE_ARRAY = 0xFFFF
 
 
-def columns_of(flow: Flow, chip) -> Columns:
-    """The columns of a flow, as NumPy arrays; times in whole ticks (`timing.TICK`)."""
-    row = flow.row
-    table = dict(zip(Row._fields, zip(*flow.rows, strict=True), strict=True)) if flow.rows else {}
+def coded_of(flow: Flow, chip) -> Coded:
+    """A flow as rows of a table; times in whole ticks (`timing.TICK`)."""
+    row, rows = flow.row, flow.rows
+    table = dict(zip(Row._fields, zip(*rows, strict=True), strict=True)) if rows else {}
     found = {}
     for name in Columns._fields:
-        if name not in table:
-            found[name] = np.zeros(len(row), np.int64 if name in ("ports", "cells") else float)
-        elif type(table[name][0]) is int:
-            found[name] = np.asarray(table[name], np.int64)[row]
-        else:
-            found[name] = in_ticks(table[name])[row]
-    found["ports"][flow.bank_at] |= flow.bank_bits
-    contested(found["ports"], found["stream"])
-    if not ((found["cells"] != 0) & (found["cells"] != WHOLE_ARRAY)).any():
+        whole = name in ("stream", "first", "count", "cells", "ports", "priority")
+        given = table.get(name, [0] * len(rows))
+        found[name] = np.asarray(given, np.int64) if whole else in_ticks(given)
+    used = np.bincount(row, minlength=len(rows)) > 0
+    partial = (found["cells"] != 0) & (found["cells"] != WHOLE_ARRAY)
+    if not partial[used].any():
         found["cells"][:] = 0  # nobody uses less than the whole array
-    found["setup"] = in_ticks(table_loads(flow, row, chip))
-    found["dep_start"], found["dep"] = flow.dep_start, flow.dep
-    return Columns(**found)
+    ports = found["ports"].astype(np.int32)[row]
+    ports[flow.bank_at] |= flow.bank_bits.astype(np.int32)
+    if ports.any():
+        contested(ports, found["stream"], row)
+    setup = in_ticks(table_loads(flow, row, chip))
+    return Coded(Columns(**found), row, setup, ports, flow.dep_start, flow.dep)
+
+
+def columns_of(flow: Flow, chip) -> Columns:
+    """The columns of a flow, as NumPy arrays; times in whole ticks (`timing.TICK`)."""
+    return coded_of(flow, chip).columns()
 
 
 def in_ticks(times) -> np.ndarray:
@@ -36,13 +42,17 @@ def in_ticks(times) -> np.ndarray:
     return np.round(np.asarray(times, float) / TICK) * TICK
 
 
-def contested(ports: np.ndarray, stream: np.ndarray) -> None:
-    """Leave only ports that more than one engine uses: nobody waits for the others."""
-    used = np.flatnonzero(ports)
-    for bit in range(PORTS):
-        users = used[ports[used] >> bit & 1 == 1]
-        if len(users) and (stream[users] == stream[users[0]]).all():
-            ports[users] &= ~(1 << bit)
+def contested(ports: np.ndarray, streams: np.ndarray, row: np.ndarray) -> None:
+    """Leave only ports that more than one engine uses: nobody waits for the others.
+
+    `streams` are those of the rows; `ports` and `row` have an entry for each instance.
+    """
+    once = shared = 0
+    for stream in np.unique(streams).tolist():
+        own = int(np.bitwise_or.reduce(ports[(streams == stream)[row]], initial=0))
+        shared |= once & own
+        once |= own
+    ports &= shared
 
 
 def table_loads(flow: Flow, row: np.ndarray, chip) -> np.ndarray:
@@ -51,14 +61,15 @@ def table_loads(flow: Flow, row: np.ndarray, chip) -> np.ndarray:
     The Scalar Engine runs in program order, so what is loaded when is known beforehand.
     """
     loads = np.zeros(len(row))
-    needs = [one.table if one.stream == SCALAR else "" for one in flow.rows]
-    loaded = ""
-    wanting = np.flatnonzero(np.asarray([bool(need) for need in needs], bool)[row]) if needs else ()
-    for instance in wanting:
-        need = needs[row[instance]]
-        if need != loaded:
-            loads[instance], loaded = chip.scalar.table_load * 1e9, need
+    needs = np.array([one.table if one.stream == SCALAR else "" for one in flow.rows], object)
+    if not any(needs):
+        return loads
+    wanting = np.flatnonzero((needs != "")[row])
+    wanted = np.unique(needs.astype(str), return_inverse=True)[1][row[wanting]]
+    changed = np.ones(len(wanting), bool)
+    changed[1:] = wanted[1:] != wanted[:-1]
+    loads[wanting[changed]] = chip.scalar.table_load * 1e9
     return loads
 
 
-__all__ = ["columns_of", "in_ticks"]
+__all__ = ["coded_of", "columns_of", "in_ticks"]

@@ -15,8 +15,9 @@ from opentrn.base import Trace, UsageError, declare
 from opentrn.isa import Instruction, Loop, Program
 from opentrn.sim import repeats, timing
 from opentrn.sim.accesses import accesses_of
+from opentrn.sim.coded import Coded
 from opentrn.sim.depend import dependencies
-from opentrn.sim.flatten import columns_of, in_ticks
+from opentrn.sim.flatten import coded_of, in_ticks
 from opentrn.sim.order import reordered
 from opentrn.sim.place import Placement, place
 from opentrn.sim.tape import Flow
@@ -56,9 +57,14 @@ class Prepared:
     rates: Rates
 
     @cached_property
-    def columns(self) -> Columns:
+    def coded(self) -> Coded:
         """The flow as numbers, every turn of every loop."""
-        return columns_of(self.flow, self.chip)
+        return coded_of(self.flow, self.chip)
+
+    @cached_property
+    def columns(self) -> Columns:
+        """The same, every number of every instruction."""
+        return self.coded.columns()
 
 
 class Step(NamedTuple):
@@ -176,23 +182,26 @@ def alone(ready: Prepared, fast: bool | None) -> Schedule | repeats.Prolonged:
     """The schedule of one core by itself; long repetitions are timed until they are steady."""
 
     def run(flow: Flow) -> Schedule:
-        return scheduled(columns_of(flow, ready.chip), ready.rates, fast)
+        return scheduled(coded_of(flow, ready.chip), ready.rates, fast)
 
     if not ready.flow.repeats:
-        return scheduled(ready.columns, ready.rates, fast)
+        return scheduled(ready.coded, ready.rates, fast)
     return repeats.schedule(ready.flow, ready.rates, run)
 
 
-def scheduled(columns: Columns, rates: Rates, fast: bool | None) -> Schedule:
+def scheduled(given: Columns | Coded, rates: Rates, fast: bool | None) -> Schedule:
     """The schedule as arrays, by the compiled or the plain scheduler (see `timeline`)."""
-    if not _compiled(len(columns.stream), fast) or _in_classes(columns):
+    short = isinstance(given, Coded)
+    count = len(given.row if short else given.stream)
+    if not _compiled(count, fast) or _in_classes(given.table if short else given):
+        columns = given.columns() if short else given
         with _collector_paused():
             found = timing.schedule(Columns(*(column.tolist() for column in columns)), rates)
         numbers = [np.array(array("d", column)) for column in found[:5]]
         return Schedule(*numbers, *(np.asarray(column, np.int64) for column in found[5:]))
     from opentrn.sim import timing_fast
 
-    return timing_fast.schedule(columns, rates)
+    return timing_fast.schedule(given, rates)
 
 
 def _in_classes(columns: Columns) -> bool:

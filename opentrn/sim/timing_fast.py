@@ -1,19 +1,25 @@
 """The schedule of `sim.timing` compiled by Numba: the same steps on arrays, equal bit by bit.
 
 `sim.timing` is the specification and says what each step means; the functions here have the names
-of its methods.  Numba is optional, so nothing imports this module unless it is installed.  State is
-kept in a few arrays of records, handed on together as `state`: rows, dep, order, streams, units
-(rings, ports and cells), cores, events, awake.
+of its methods.  Numba is optional, so nothing imports this module unless it is installed.
+
+A million instructions have few forms: what the clock is told of a form stands once in `rows`, and
+an instruction names its row.  Of an instruction only its result is kept, in arrays of its own; when
+dependences on it are satisfied follows from that.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 
+from opentrn.sim.coded import Coded, coded
 from opentrn.sim.timing import (
     CELLS,
     DATA,
     DMA,
     ENGINE,
+    ENGINES,
     FREED,
     HBM,
     ISSUED,
@@ -40,17 +46,15 @@ def _record(floats: str, ints: str) -> np.dtype:
     return np.dtype(names + [(name, np.int64) for name in ints.split()])
 
 
-# One instruction: its column values, what `Schedule` reports, when each kind of dependence on it is
-# satisfied (-1: unknown), and the first stream that waits for it.
+# What the clock is told of one form (see `Columns`).
 _ROW = _record(
-    "busy latency background setup lead move finish hbm share "
-    "start end visible issue since seen freed issued",
-    "stream first count ports cells priority dep_start dep_stop binding reason waiting",
+    "busy latency background lead move finish hbm share", "stream first count cells queue"
 )
-# One stream, and of the first five of a core also the engine's state.
+# One stream, and of the first five of a core also the engine's state.  `waiters` is the first of
+# the streams that wait for a row of this one, `wanted` the row that this one waits for.
 _STREAM = _record(
     "ready last_start free seen_until",
-    "begin size at scan cause last_row next_waiting home queue shared holder",
+    "begin size at scan cause last_row waiters wanted next_waiting home queue shared holder",
 )
 _UNIT = _record("free", "holder")
 # One core: its Tensor Engine's window, and where its units begin.
@@ -62,36 +66,64 @@ _WHOLE = _record(
     "dma_engines hbm_holder events awake",
 )
 
-_compiled = njit(cache=True, nogil=True)
+
+class _State(NamedTuple):
+    """Everything the functions below share: what is given, what is found, what is in use."""
+
+    rows: np.ndarray
+    row: np.ndarray
+    ports: np.ndarray
+    setup: np.ndarray
+    dep_start: np.ndarray
+    dep: np.ndarray
+    order: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
+    visible: np.ndarray
+    issue: np.ndarray
+    since: np.ndarray
+    binding: np.ndarray
+    reason: np.ndarray
+    streams: np.ndarray
+    units: np.ndarray
+    cores: np.ndarray
+    events: np.ndarray
+    awake: np.ndarray
 
 
-def schedule(columns: Columns, rates: Rates) -> Schedule:
+# Nothing is allocated inside, so references need no counting; that took most of the time.
+_compiled = njit(cache=True, nogil=True, error_model="numpy", _nrt=False)
+_inlined = njit(cache=True, nogil=True, error_model="numpy", _nrt=False, forceinline=True)
+
+
+def schedule(columns: Columns | Coded, rates: Rates) -> Schedule:
     """As `timing.schedule`; the columns may be lists or NumPy arrays, the result is arrays."""
-    rows = np.zeros(len(columns.stream), _ROW)
-    for name, column in zip(Columns._fields, columns, strict=True):
-        if name not in ("dep_start", "dep"):
-            rows[name] = column
-    starts = np.asarray(columns.dep_start, np.int64)
-    rows["dep_start"], rows["dep_stop"] = starts[:-1], starts[1:]
-    for name in ("seen", "freed", "issued", "binding", "waiting"):
-        rows[name] = -1
-    dep = np.asarray(columns.dep, np.int64)
-    streams = _fresh_streams(rows["stream"], rates.cores)
+    given = columns if isinstance(columns, Coded) else coded(columns)
+    rows = np.zeros(len(given.table.stream), _ROW)
+    for name in _ROW.names[:-1]:
+        rows[name] = getattr(given.table, name)
+    rows["queue"] = rows["stream"] % STREAMS >= len(ENGINES)
+    n = len(given.row)
+    sizes = np.bincount(given.row, minlength=len(rows)) if n else np.zeros(len(rows), np.int64)
+    streams = _fresh_streams(rows["stream"], sizes, rates.cores)
     queued = streams["queue"] > 0
     pushes = int(streams["size"][queued].sum()) + len(streams) + 1
-    order = np.argsort(rows["stream"], kind="stable")
-    awake = np.zeros(2 * len(streams), np.int64)
     units, cores = _fresh_units(rates)
-    state = (rows, dep, order, streams, units, cores, np.zeros(pushes, _EVENT), awake)
+    times = [np.empty(n) for _ in range(5)]
+    state = _State(
+        rows, given.row, given.ports, given.setup, given.dep_start, given.dep,
+        np.empty(n, np.int32), *times, np.empty(n, np.int32), np.empty(n, np.int8),
+        streams, units, cores, np.zeros(pushes, _EVENT), np.zeros(2 * len(streams), np.int64),
+    )  # fmt: skip
     _run(state, _fresh_whole(rates))
-    return Schedule(*(rows[name].copy() for name in Schedule._fields))
+    return Schedule(*times, state.binding, state.reason)
 
 
-def _fresh_streams(stream: np.ndarray, cores: int) -> np.ndarray:
+def _fresh_streams(stream: np.ndarray, counts: np.ndarray, cores: int) -> np.ndarray:
     streams = np.zeros(STREAMS * cores, _STREAM)
-    sizes = np.bincount(stream, minlength=len(streams))
+    sizes = np.bincount(stream, weights=counts, minlength=len(streams)).astype(np.int64)
     streams["size"], streams["begin"] = sizes, np.cumsum(sizes) - sizes
-    for name in ("scan", "cause", "last_row", "next_waiting", "holder"):
+    for name in ("scan", "cause", "last_row", "waiters", "wanted", "next_waiting", "holder"):
         streams[name] = -1
     for number in range(len(streams)):
         home = number - number % STREAMS + engine_of(number)
@@ -121,28 +153,53 @@ def _fresh_whole(rates: Rates) -> np.ndarray:
 
 
 @_compiled
-def _run(state, whole):
-    w, streams, events, awake = whole[0], state[3], state[6], state[7]
-    for stream in range(len(streams)):
-        if streams[stream].size > 0:
-            _wake(awake, w, stream)
+def _run(x, whole):
+    w = whole[0]
+    _prepare(x)
+    for stream in range(len(x.streams)):
+        if x.streams[stream].size > 0:
+            _wake(x, w, stream)
     while True:
         while w.awake > 0:
             w.awake -= 1
-            _advance(state, w, awake[w.awake])
+            _advance(x, w, x.awake[w.awake])
         if w.events == 0:
-            return
-        time, key = events[0].time, events[0].key
-        _pop(events, w)
+            break
+        time, key = x.events[0].time, x.events[0].key
+        _pop(x.events, w)
         if key >= _CLAIM:
-            _claim(state, w, key - _CLAIM, time)
+            _claim(x, w, key - _CLAIM, time)
         else:
-            _transfer(state, w, key, time)
+            _transfer(x, w, key, time)
+    _forget(x)
 
 
-@_compiled
-def _wake(awake, w, stream):
-    awake[w.awake] = stream
+@_inlined
+def _prepare(x):
+    """The order of each stream; nothing has happened yet (a time of -1 is not known)."""
+    streams = x.streams
+    for i in range(len(x.row)):
+        s = streams[x.rows[x.row[i]].stream]
+        x.order[s.begin + s.at] = i
+        s.at += 1
+        x.visible[i] = x.issue[i] = -1.0
+        x.since[i], x.binding[i], x.reason[i] = 0.0, -1, 0
+    for stream in range(len(streams)):
+        streams[stream].at = 0
+
+
+@_inlined
+def _forget(x):
+    """What never ran has the time 0."""
+    for i in range(len(x.row)):
+        if x.visible[i] < 0.0:
+            x.start[i] = x.end[i] = x.visible[i] = 0.0
+            x.issue[i] = max(x.issue[i], 0.0)
+
+
+@_inlined
+def _wake(x, w, stream):
+    x.awake[w.awake] = stream
     w.awake += 1
 
 
@@ -181,148 +238,156 @@ def _pop(events, w):
     events[k].time, events[k].key = time, key
 
 
-@_compiled
+@_inlined
 def _before(time, key, event):
     return time < event.time or (time == event.time and key < event.key)
 
 
-@_compiled
-def _advance(state, w, stream):
-    rows, dep, order, streams, events = state[0], state[1], state[2], state[3], state[6]
-    s = streams[stream]
+@_inlined
+def _advance(x, w, stream):
+    s = x.streams[stream]
     contested = s.queue == 1 or s.shared == 1
     while s.at < s.size:
-        row = order[s.begin + s.at]
-        if not _satisfied(dep, rows, s, stream, rows[row]):
+        i = x.order[s.begin + s.at]
+        if not _satisfied(x, w, s, stream, i):
             break
         arrival = max(s.ready, s.last_start)
-        if contested or rows[row].ports > 0:
-            _push(events, w, arrival, row + _CLAIM)
+        if contested or x.ports[i] > 0:
+            _push(x.events, w, arrival, i + _CLAIM)
             break
-        _begin(state, w, row, stream, arrival)
+        _begin(x, w, i, stream, arrival)
         s.at += 1
 
 
-@_compiled
-def _satisfied(dep, rows, s, stream, r):
-    k = s.scan
+@_inlined
+def _satisfied(x, w, s, stream, i):
+    k, stop = s.scan, x.dep_start[i + 1]
     if k < 0:
-        k, ready, cause = r.dep_start, 0.0, -1
+        k, ready, cause = x.dep_start[i], 0.0, -1
     else:
         ready, cause = s.ready, s.cause
-    while k < r.dep_stop:
-        code = dep[k]
-        producer = rows[code >> 2]
-        time = _known(producer, code & 3)
+    while k < stop:
+        code = x.dep[k]
+        producer = code >> 2
+        r = x.rows[x.row[producer]]
+        time = _known(x, w, r, producer, code & 3)
         if time < 0.0:
-            s.next_waiting = producer.waiting
-            producer.waiting = stream
+            other = x.streams[r.stream]
+            s.wanted, s.next_waiting, other.waiters = producer, other.waiters, stream
             break
         if time > ready:
             ready, cause = time, code
         k += 1
     s.scan, s.ready, s.cause = k, ready, cause
-    return k == r.dep_stop
+    return k == stop
 
 
-@_compiled
-def _known(producer, kind):
+@_inlined
+def _known(x, w, r, producer, kind):
+    """When a dependence is satisfied (`Run.times`)."""
     if kind == ISSUED:
-        return producer.issued
-    return producer.freed if kind == FREED else producer.seen
+        known = r.queue == 1 and x.issue[producer] >= 0.0
+        return x.issue[producer] + r.busy if known else -1.0
+    visible = x.visible[producer]
+    if visible < 0.0:
+        return visible
+    if kind == FREED and r.queue == 0:
+        return x.end[producer] + w.semaphore_ns
+    return visible + w.semaphore_ns
 
 
-@_compiled
-def _claim(state, w, row, time):
-    rows, streams, events, awake = state[0], state[3], state[6], state[7]
-    stream = rows[row].stream
-    s = streams[stream]
+@_inlined
+def _claim(x, w, i, time):
+    r = x.rows[x.row[i]]
+    stream = r.stream
+    s = x.streams[stream]
     if s.queue == 1:
-        _trigger(state, w, row, stream, time)
+        _trigger(x, w, i, r, s, time)
     else:
-        free = s.free + rows[row].setup
-        if rows[row].ports > 0 and free > time:
-            _push(events, w, free, row + _CLAIM)
+        free = s.free + x.setup[i]
+        if x.ports[i] > 0 and free > time:
+            _push(x.events, w, free, i + _CLAIM)
             return
-        _begin(state, w, row, stream, max(s.ready, s.last_start))
+        _begin(x, w, i, stream, max(s.ready, s.last_start))
     s.at += 1
-    _wake(awake, w, stream)
+    _wake(x, w, stream)
 
 
-@_compiled
-def _begin(state, w, row, engine, arrival):
-    rows, streams = state[0], state[3]
-    r, s, core = rows[row], streams[engine], state[5][engine // STREAMS]
-    begin = arrival + r.background
+@_inlined
+def _begin(x, w, i, engine, arrival):
+    r, s, core = x.rows[x.row[i]], x.streams[engine], x.cores[engine // STREAMS]
+    begin, setup = arrival + r.background, x.setup[i]
     if r.cells > 0:
-        begin = _beside(state, w, row, engine, arrival, begin)
-    elif s.free + r.setup > begin:
-        begin = s.free + r.setup
-        r.since, r.binding, r.reason = s.free, s.holder, ENGINE if s.holder >= 0 else NOTHING
+        begin = _beside(x, w, i, r, s, core, arrival, begin)
+    elif s.free + setup > begin:
+        begin = s.free + setup
+        x.since[i], x.binding[i] = s.free, s.holder
+        x.reason[i] = ENGINE if s.holder >= 0 else NOTHING
     else:
-        r.since = arrival
-        _blame(rows, streams, s, r)
-    if r.ports > 0:
-        begin = _through_ports(state, r, core, begin)
+        x.since[i] = arrival
+        _blame(x, s, i)
+    if x.ports[i] > 0:
+        begin = _through_ports(x, i, core, begin)
     if engine % STREAMS == TENSOR and w.cold_rate < 1.0 and r.share > 0.0:
         end = _limited_end(core, w, begin, r.busy, r.share)
     else:
         end = begin + r.busy
-    _occupy(state[4], row, r, s, core, begin, end)
-    visible = end + r.latency
-    if visible < s.seen_until:
-        visible = s.seen_until
+    if end > s.free:
+        s.free, s.holder = end, i
+    s.last_start, s.last_row = begin, i
+    if x.ports[i] > 0 or r.cells > 0:
+        _occupy(x, i, r, core, end)
+    visible = max(end + r.latency, s.seen_until)
     s.seen_until = visible
-    r.start, r.end, r.visible, r.issue = begin, end, visible, begin
+    x.start[i], x.end[i], x.visible[i], x.issue[i] = begin, end, visible, begin
     s.scan = -1
-    _settle(state, w, r, visible, end)
+    if s.waiters >= 0:
+        _wake_waiting(x, w, s, i)
 
 
-@_compiled
-def _beside(state, w, row, engine, arrival, begin):
-    rows, streams, units, core = state[0], state[3], state[4], state[5][engine // STREAMS]
-    r, s, free = rows[row], streams[engine], 0.0
+@_inlined
+def _beside(x, w, i, r, s, core, arrival, begin):
+    free = 0.0
     if s.last_row >= 0:
         free = s.last_start + w.issue_ns
     for k in range(CELLS * CELLS):
-        if r.cells >> k & 1 and units[core.cells + k].free > free:
-            free = units[core.cells + k].free
+        if r.cells >> k & 1 and x.units[core.cells + k].free > free:
+            free = x.units[core.cells + k].free
     if free > begin:
         begin = free
-        r.since, r.binding, r.reason = begin, s.last_row, ENGINE
+        x.since[i], x.binding[i], x.reason[i] = begin, s.last_row, ENGINE
     else:
-        r.since = arrival
-        _blame(rows, streams, s, r)
+        x.since[i] = arrival
+        _blame(x, s, i)
     return begin
 
 
-@_compiled
-def _through_ports(state, r, core, begin):
-    units, latest, blocker = state[4], begin, -1
+@_inlined
+def _through_ports(x, i, core, begin):
+    latest, blocker = begin, -1
     for k in range(PORTS):
-        unit = units[core.ports + k]
-        if r.ports >> k & 1 and unit.free > latest:
+        unit = x.units[core.ports + k]
+        if x.ports[i] >> k & 1 and unit.free > latest:
             latest, blocker = unit.free, unit.holder
     if blocker >= 0:
-        r.since, r.binding, r.reason = latest, blocker, PORT
+        x.since[i], x.binding[i], x.reason[i] = latest, blocker, PORT
     return latest
 
 
-@_compiled
-def _occupy(units, row, r, s, core, begin, end):
-    if end > s.free:
-        s.free, s.holder = end, row
-    s.last_start, s.last_row = begin, row
+@_inlined
+def _occupy(x, i, r, core, end):
+    """Ports and cells are in use until `end`."""
+    units = x.units
     for k in range(PORTS):
-        if r.ports >> k & 1:
-            units[core.ports + k].free, units[core.ports + k].holder = end, row
+        if x.ports[i] >> k & 1:
+            units[core.ports + k].free, units[core.ports + k].holder = end, i
     if r.cells > 0:
         for k in range(CELLS * CELLS):
             if r.cells >> k & 1:
                 units[core.cells + k].free = end
 
 
-@_compiled
+@_inlined
 def _limited_end(core, w, begin, left, share):
     window, need = w.window_ns, w.warm_share * w.window_ns
     number = int(begin / window)
@@ -346,48 +411,46 @@ def _limited_end(core, w, begin, left, share):
         core.window, core.work = core.window + 1, 0.0
 
 
-@_compiled
-def _blame(rows, streams, s, r):
+@_inlined
+def _blame(x, s, i):
     if s.last_start > s.ready:
-        r.binding, r.reason = s.last_row, ENGINE
+        x.binding[i], x.reason[i] = s.last_row, ENGINE
     elif s.cause >= 0:
-        r.binding = s.cause >> 2
+        producer = s.cause >> 2
+        x.binding[i] = producer
         if s.cause & 3 == ISSUED:
-            r.reason = ENGINE
-        elif streams[rows[s.cause >> 2].stream].queue == 1:
-            r.reason = DMA
+            x.reason[i] = ENGINE
+        elif x.rows[x.row[producer]].queue == 1:
+            x.reason[i] = DMA
         else:
-            r.reason = DATA if s.cause & 3 == OWN else SEMAPHORE
+            x.reason[i] = DATA if s.cause & 3 == OWN else SEMAPHORE
 
 
-@_compiled
-def _trigger(state, w, row, stream, arrival):
-    rows, streams = state[0], state[3]
-    r, s = rows[row], streams[stream]
-    e = streams[s.home]
+@_inlined
+def _trigger(x, w, i, r, s, arrival):
+    e = x.streams[s.home]
     begin = arrival
     if e.free > begin:
         begin = e.free
-        r.binding, r.reason = e.holder, ENGINE
+        x.binding[i], x.reason[i] = e.holder, ENGINE
     else:
-        _blame(rows, streams, s, r)
-    r.issue, r.since = begin, begin
+        _blame(x, s, i)
+    x.issue[i] = x.since[i] = begin
     end = begin + r.busy
-    e.free, e.holder = end, row
-    s.last_start, s.last_row = begin, row
+    e.free, e.holder = end, i
+    s.last_start, s.last_row = begin, i
     s.scan = -1
-    r.issued = end
-    _wake_waiting(state, w, r)
-    _push(state[6], w, end + r.lead, row)
+    _wake_waiting(x, w, s, i)
+    _push(x.events, w, end + r.lead, i)
 
 
-@_compiled
-def _transfer(state, w, row, arrival):
-    r, units = state[0][row], state[4]
-    base = state[5][r.stream // STREAMS].rings
+@_inlined
+def _transfer(x, w, i, arrival):
+    r = x.rows[x.row[i]]
+    base = x.cores[r.stream // STREAMS].rings
     earliest, latest, blocker = np.inf, arrival, -1
     for k in range(r.count):
-        ring, due = units[base + (r.first + k) % w.dma_engines], arrival + k * w.stagger_ns
+        ring, due = x.units[base + (r.first + k) % w.dma_engines], arrival + k * w.stagger_ns
         begin, holder = ring.free, ring.holder
         if begin <= due:
             begin, holder = due, -1
@@ -395,18 +458,17 @@ def _transfer(state, w, row, arrival):
             latest, blocker = begin, holder
         if begin < earliest:
             earliest = begin
-        ring.free, ring.holder = begin + r.move, row
+        ring.free, ring.holder = begin + r.move, i
     end = latest + r.move
     if blocker >= 0:
-        r.since, r.binding, r.reason = latest, blocker, QUEUE
-    end = _through_hbm(w, r, row, arrival, end)
-    visible = end + r.finish
-    r.start, r.end, r.visible = earliest, end, visible
-    _settle(state, w, r, visible, visible)
+        x.since[i], x.binding[i], x.reason[i] = latest, blocker, QUEUE
+    end = _through_hbm(x, w, r, i, arrival, end)
+    x.start[i], x.end[i], x.visible[i] = earliest, end, end + r.finish
+    _wake_waiting(x, w, x.streams[r.stream], i)
 
 
-@_compiled
-def _through_hbm(w, r, row, arrival, end):
+@_inlined
+def _through_hbm(x, w, r, i, arrival, end):
     if r.hbm == 0.0:
         return end
     begin = w.hbm if w.hbm > arrival else arrival
@@ -414,22 +476,24 @@ def _through_hbm(w, r, row, arrival, end):
     if done > end:
         end = done
         if begin > arrival:
-            r.since, r.binding, r.reason = begin, w.hbm_holder, HBM
-    w.hbm, w.hbm_holder = done, row
+            x.since[i], x.binding[i], x.reason[i] = begin, w.hbm_holder, HBM
+    w.hbm, w.hbm_holder = done, i
     return end
 
 
-@_compiled
-def _settle(state, w, r, visible, freed):
-    r.seen, r.freed = visible + w.semaphore_ns, freed + w.semaphore_ns
-    _wake_waiting(state, w, r)
-
-
-@_compiled
-def _wake_waiting(state, w, r):
-    streams, awake = state[3], state[7]
-    stream = r.waiting
-    r.waiting = -1
+@_inlined
+def _wake_waiting(x, w, s, i):
+    """Wake the streams that wait for this row of stream `s`; those of its other rows stay."""
+    stream, kept = s.waiters, -1
     while stream >= 0:
-        _wake(awake, w, stream)
-        stream = streams[stream].next_waiting
+        waiting = x.streams[stream]
+        following = waiting.next_waiting
+        if waiting.wanted == i:
+            _wake(x, w, stream)
+        else:
+            waiting.next_waiting, kept = kept, stream
+        stream = following
+    s.waiters = kept
+
+
+__all__ = ["schedule"]

@@ -23,7 +23,8 @@ from opentrn.sim.timing import ENGINES, FREED, OWN, SEEN
 _N = len(ENGINES)
 _NODES, _EDGES, _SPILT = range(3)  # what `counts` counts: nodes, edges, whether they did not fit
 
-_compiled = njit(cache=True, nogil=True)
+# Nothing is allocated inside, so references need no counting; that took most of the time.
+_compiled = njit(cache=True, nogil=True, error_model="numpy", _nrt=False)
 
 
 def _record(names: str) -> list:
