@@ -325,8 +325,7 @@ def choose(graph: Graph, lower: Lower) -> dict[Value, Use | Repeat]:
     `lower` spells a loop's region out, as the graph was.  Raises UnsupportedError
     `compiler.no_kernel` naming all ops without a kernel at once, those inside loops too.
     """
-    ends = [v for v in (*graph.inputs, *graph.outputs) if not v.size]
-    refused = [(v, "an input or output without elements has no place in memory") for v in ends]
+    refused: list[tuple[Value, str]] = []
     uses = _choose(graph, lower, refused)
     if refused:
         raise _unsupported(refused, len(graph))

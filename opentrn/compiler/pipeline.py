@@ -12,6 +12,7 @@ from opentrn.compiler.chains import chainable, chains
 from opentrn.compiler.choose import Use, choose, use_of
 from opentrn.compiler.dilate import DILATION
 from opentrn.compiler.emit import Emitter
+from opentrn.compiler.empty import without_empty_ends
 from opentrn.compiler.fuse import LAST, LINEAR
 from opentrn.compiler.merge import merge, norms
 from opentrn.compiler.narrow import WRAP
@@ -194,7 +195,8 @@ def compile_graph(
     refuses, are computed exactly out of their bytes.  Raises UnsupportedError `compiler.no_kernel`
     and `compiler.integer_product`, CapacityError from placement, UnknownNameError.
     """
-    state = State(graph, find_target(target), as_dtype(dtype), tick=tick)
+    inner, empty = without_empty_ends(graph)
+    state = State(inner, find_target(target), as_dtype(dtype), tick=tick)
     state.integer_products = integer_products
     for stage in PIPELINE:
         stage.run(state)
@@ -207,7 +209,8 @@ def compile_graph(
         "hbm_bytes": state.memory,
         **state.statistics,
         # A program has no tensor without dimensions: these outputs have one of size 1 in it.
-        "scalars": [n for n, value in enumerate(graph.outputs) if value.shape == ()],
+        "scalars": [n for n, value in enumerate(inner.outputs) if value.shape == ()],
+        "empty": empty,
         "kernels": _counts((use.name, use.why) for use in state.calls),
         "rules": _counts((note.rule, note.outcome) for note in state.notes),
     }

@@ -161,6 +161,26 @@ class SliceNothing(Rule):
         return g.slice(g.input("x", (4, 5)), (0, 1), (4, 5), (1, 1))
 
 
+class PadNowhere(Rule):
+    """pad by nothing → x"""
+
+    def find(p: PatternBuilder, x: Pattern, filling: Pattern) -> Pattern:
+        return p.pad(x, filling, bind="outer")
+
+    def when(x: Value, outer: Value) -> bool | no:
+        added = (*outer.attrs.low, *outer.attrs.high, *outer.attrs.interior)
+        return not any(added) or no("something is put beside or between")
+
+    def make(g: Builder, x: Value) -> Value:
+        return x
+
+    def sample(g: Builder) -> Value:
+        return g.pad(g.input("x", (4, 5)), g.input("y", ()), (0, 0), (0, 0), (0, 0))
+
+    def refuse(g: Builder) -> Value:
+        return g.pad(g.input("x", (4, 5)), g.input("y", ()), (0, 0), (0, 0), (0, 1))
+
+
 class TimesOne(Rule):
     """x · 1 → x"""
 
@@ -236,7 +256,7 @@ class MaximumWithLeast(Rule):
 
 CLEAN = (
     ReshapeTwice, ReshapeNothing, TransposeTwice, TransposeNothing, ConvertNothing,
-    ConvertThereAndBack, BroadcastNothing, SliceNothing, TimesOne, DivideOne, PlusZero,
+    ConvertThereAndBack, BroadcastNothing, SliceNothing, PadNowhere, TimesOne, DivideOne, PlusZero,
     NegateTwice, MaximumWithLeast,
 )
 

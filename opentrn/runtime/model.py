@@ -5,10 +5,13 @@ import threading
 import time
 from collections.abc import Iterable
 from functools import cached_property
+from math import prod
 from typing import Any
 
-from opentrn.base import UsageError, declare
-from opentrn.isa import Executable, Loop, Register, exe
+import numpy as np
+
+from opentrn.base import UsageError, declare, dtype
+from opentrn.isa import Executable, Loop, Register, Spec, exe
 from opentrn.runtime.device import Device, devices
 from opentrn.runtime.memory import MemoryUse, check_memory, memory_use
 from opentrn.runtime.tensors import is_torch, to_arrays, to_torch, writer
@@ -57,7 +60,9 @@ class Model:
             )
         self.executable, self.device = executable, device
         self.name, self.program = executable.name, executable.program
-        self.inputs, self.outputs = executable.inputs, executable.outputs
+        empty = executable.meta.get("empty", {})
+        self.inputs = _with_empty(executable.inputs, empty.get("inputs", ()))
+        self.outputs = _with_empty(executable.outputs, empty.get("outputs", ()))
         self._timelines: dict[tuple, Timeline] = {}
         self._trips: list | None = None
         self._running = threading.Lock()
@@ -83,7 +88,7 @@ class Model:
         them the outputs are torch tensors.  Inputs the program writes are written in place.
         Raises the errors of `runtime.tensors.to_arrays`, and UsageError `runtime.read_only`.
         """
-        arrays = to_arrays(self.inputs, inputs)
+        arrays = [a for a in to_arrays(self.inputs, inputs) if a.size]
         writers = self._writers(inputs)
         with self._running:
             replay = self._replay
@@ -93,6 +98,10 @@ class Model:
             for buffer, write in writers:
                 write(replay.read(buffer))
         found = [a.reshape(()) if n in self._scalars else a for n, a in enumerate(found)]
+        if len(found) < len(self.outputs):
+            rest = iter(found)
+            found = [next(rest) if prod(s.shape) else np.zeros(s.shape, s.dtype.storage)
+                     for s in self.outputs]  # fmt: skip
         if any(map(is_torch, inputs)):
             found = [to_torch(array) for array in found]
         return found[0] if len(found) == 1 else tuple(found)
@@ -100,7 +109,8 @@ class Model:
     def _writers(self, inputs) -> list:
         """How to store each input that the program writes."""
         mutated = set(self.program.mutated)
-        rows = zip(self.program.inputs, self.inputs, inputs, strict=True)
+        given = [(s, v) for s, v in zip(self.inputs, inputs, strict=True) if prod(s.shape)]
+        rows = ((b, *each) for b, each in zip(self.program.inputs, given, strict=True))
         return [(b, writer(spec, value)) for b, spec, value in rows if b in mutated]
 
     def map(self, batches: Iterable[Any], progress: bool = True) -> list[Any]:
@@ -150,6 +160,15 @@ def _is_open(loop: Loop) -> bool:
     return loop.while_true is not None or any(
         isinstance(bound, Register) for bound in (loop.start, loop.stop)
     )
+
+
+def _with_empty(specs: Iterable[Spec], rows: Iterable[list]) -> tuple[Spec, ...]:
+    """The specs of a program with those of tensors without elements, which it has not, in their
+    places."""
+    made = list(specs)
+    for place, name, shape, kind in rows:
+        made.insert(place, Spec(name, tuple(shape), dtype(kind)))
+    return tuple(made)
 
 
 class _Progress:

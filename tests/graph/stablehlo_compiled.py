@@ -21,12 +21,9 @@ from tests.graph.stablehlo_vectors import vectors, with_checks
 
 TOLERANCE = {"float32": 2e-5, "float16": 4e-3, "bfloat16": 3e-2}
 LACKS = "not on the chip"
-# What is refused, of files whose types the chip has: bits of int64 of which it holds half, the
-# least int64, and results without elements.
+# What is refused, of files whose types the chip has: bits of int64, of which it holds half.
 REFUSED = {
     "shift_left_int64_20_20_int64_20_20.mlir", "shift_right_logical_int64_20_20_int64_20_20.mlir",
-    "select_and_scatter_add_int64_1_3_5_int64_2_4_6.mlir", "pad_float32_2_3_float32.mlir",
-    "conv_general_dilated_float32_2_3_9_10_float32_3_3_10_5.mlir",
 }  # fmt: skip
 NOT_ON_CHIP = ("complex64", "complex128", "float64", "uint64")
 
