@@ -21,6 +21,11 @@ def precise() -> bool:
     return os.environ.get("NKI_PRECISE_FP", "1").strip().lower() not in ("0", "false")
 
 
+def as_observed() -> bool:
+    """Whether OPENTRN_BEHAVIOUR asks for what users saw chips do, not for what is specified."""
+    return os.environ.get("OPENTRN_BEHAVIOUR", "").strip().lower() == "as-observed"
+
+
 def jax_on_neuron() -> bool:
     """Whether JAX_PLATFORMS asks for the platform of Trainium, as on a machine that has one."""
     return os.environ.get("JAX_PLATFORMS", "").partition(",")[0].strip() == "neuron"

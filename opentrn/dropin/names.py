@@ -126,8 +126,9 @@ class Installed:
         self._alias = _Alias(nki.current_version())
         if target is not None:
             self._stack.enter_context(nki.use_target(target))
-        if not environment.precise():
-            self._stack.enter_context(nki.use_strict(Strict(precise=False)))
+        strict = Strict(precise=environment.precise(), as_observed=environment.as_observed())
+        if strict != Strict():
+            self._stack.enter_context(nki.use_strict(strict))
         if environment.jax_on_neuron():
             self._stack.enter_context(on_neuron(target))
         for name in self._found:

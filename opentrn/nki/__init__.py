@@ -8,6 +8,7 @@ from opentrn.nki.debug import dump, find_nonfinite
 from opentrn.nki.jit import AnyKernel, Kernel, jit, run
 from opentrn.nki.older import functions as older_functions
 from opentrn.nki.older import missing as missing_name
+from opentrn.nki.quirks import QUIRKS, Quirk
 from opentrn.nki.ranks import PerRank, run_ranks, simulate
 from opentrn.nki.record import Recording, record
 from opentrn.nki.session import Run, current_chip, use_strict, use_target, watch, watch_findings
@@ -22,6 +23,8 @@ __all__ = [
     "NKIObject",
     "NkiTensor",
     "PerRank",
+    "QUIRKS",
+    "Quirk",
     "Recording",
     "Run",
     "VERSIONS",

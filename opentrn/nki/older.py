@@ -16,7 +16,7 @@ from typing import Any
 
 from opentrn.base import declare
 from opentrn.isa import engine, reduce_cmd
-from opentrn.nki import older_turns, removed
+from opentrn.nki import older_turns, quirks, removed
 from opentrn.nki.older_changes import CHANGES, RENAMED, SINCE, Change
 from opentrn.nki.session import current, running
 from opentrn.nki.versions import VERSIONS
@@ -96,7 +96,7 @@ def older_function(now: Callable, key: str, change: Change | None, version: str)
             kwargs = _first_keywords(then, kwargs, name)
         fitted = removed.bound(name, then, args, kwargs)
         fitted.apply_defaults()
-        given = dict(fitted.arguments)
+        given = quirks.applied(key, version, dict(fitted.arguments))
         if turn is not None:
             return turn(now, given, lambda what, fix="": note(name, what, fix))
         given = {n: v for n, v in given.items() if n in today.parameters}

@@ -246,6 +246,36 @@ def test_a_lower_rank_of_a_transposed_result_was_padded(older):
         nki.run(kernel, x)
 
 
+@pytest.mark.parametrize("observed", [False, True])
+@pytest.mark.parametrize(("target", "version"), [("trn1", "0.2"), ("trn1", "0.3"), ("trn2", "0.2")])
+def test_a_chip_does_as_specified_or_as_observed(target, version, observed, monkeypatch):
+    # TC-07: issue 1296 of aws-neuron-sdk saw 0 on trn1 with NKI 0.2, where 0 + 1 is specified
+    monkeypatch.setenv("OPENTRN_BEHAVIOUR", "as-observed" if observed else "spec")
+
+    def kernel(x, op):
+        data, bias = nl.ndarray(x.shape, x.dtype), nl.ndarray((128, 1), x.dtype)
+        nisa.dma_copy(dst=data, src=x)
+        nisa.memset(dst=bias, value=1.0)
+        nisa.activation(dst=data, op=op, data=data, bias=bias)
+        out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+        nisa.dma_copy(dst=out, src=data)
+        return out
+
+    x = np.zeros((128, 512), np.float32)
+    with install(target, version):
+        import nki.isa as nisa
+        import nki.language as nl
+
+        copied, applied = (nki.run(kernel, x, op) for op in (nl.copy, nl.relu))
+    seen = observed and (target, version) == ("trn1", "0.2")
+    assert (copied.outputs == (0.0 if seen else 1.0)).all()
+    code = "nki.quirk" if seen else "sim.disputed_operand"
+    assert [f.code for f in copied.findings] == [code]
+    assert explanation(code).fault == "disputed"
+    assert (applied.outputs == 1.0).all()
+    assert applied.findings == ()
+
+
 def test_a_clean_kernel_is_clean_in_every_version(older):
     def kernel(x):
         tile = nl.ndarray(x.shape, x.dtype, buffer=nl.sbuf)
