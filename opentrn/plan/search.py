@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import log2
+from math import ceil, log2
 from typing import Any
 
 import numpy as np
 
-from opentrn.base.errors import CapacityError, LimitError, UsageError, declare
-from opentrn.base.units import bytes_text, seconds_text
+from opentrn.base.errors import CapacityError, LimitError, TrnError, UsageError, declare
+from opentrn.base.units import bytes_text
 from opentrn.cost import (
     Platform,
     Split,
@@ -21,7 +21,7 @@ from opentrn.cost import (
     training_parts,
 )
 from opentrn.hw import Price
-from opentrn.plan.answer import Plan, Plans, energy
+from opentrn.plan.answer import Plan, Plans, energy, time_text
 from opentrn.plan.legal import Degrees, degrees, tensor_degree
 from opentrn.plan.price import age_note, find_price
 from opentrn.plan.space import Columns, Wanted, blocks
@@ -184,7 +184,8 @@ def _unwanted(m: Model, wanted: Wanted, devices: int, legal: Degrees) -> str:
             return f"pp {value}: there are {m.layers} layers"
     for value in wanted.ep:
         if value not in legal.ep:
-            return f"ep {value} does not divide {m.experts} experts"
+            told = f"does not divide {m.experts} experts" if m.experts else "needs experts"
+            return f"ep {value} {told}"
     return "this batch and these degrees do not divide"
 
 
@@ -203,11 +204,12 @@ def _listed(values: tuple[int, ...]) -> str:
 
 
 def _no_fit(m: Model, target: str, count: int, found: list[Found], fits_on) -> CapacityError:
-    least = min((f.least for f in found if f.least), key=lambda pair: pair[0])
-    room = max(f.where.memory for f in found)
+    near = min((f for f in found if f.least), key=lambda f: f.least[0] / f.where.memory)
+    held, split = near.least
+    core = f"a core of LNC {near.where.lnc}" if near.where.lnc > 1 else "a core"
     return CapacityError(
-        f"{m.name} does not fit {count} x {target}: at least {bytes_text(least[0])} a core "
-        f"({least[1]}), there are {bytes_text(room)}",
+        f"{m.name} does not fit {count} x {target}: at least {bytes_text(held)} {core} "
+        f"({split}), there are {bytes_text(near.where.memory)}",
         code="plan.memory",
         fix=nearest_fit(target, count, fits_on),
     )
@@ -284,9 +286,9 @@ def plan(
     """The fastest ways to train a model on `count` machines, with reasons why others lost.
 
     `tokens` is the length of the run, `batch` the sequences of one step, `sequence` their tokens;
-    `wanted` fixes degrees (`{"tp": 8}`); `limits` are a deadline and a budget, `prices` is a price
-    file of your own. Step times are seconds, memory bytes of one device, cost dollars. Raises
-    CapacityError `plan.memory` with the nearest size that fits, LimitError `plan.limit`, UsageError
+    `wanted` fixes degrees (`{"tp": 8}`); `limits` are a deadline and a budget, `prices` is a file
+    of yours. Step times are seconds, memory bytes of one device, cost dollars. Raises CapacityError
+    `plan.memory` and LimitError `plan.limit`, both with the nearest that would do, UsageError
     `plan.request`, and the errors of `model`, `platform` and prices.
     """
     m = model(what)
@@ -296,20 +298,19 @@ def plan(
                         dtype=dtype, attention=attention)  # fmt: skip
     asked, found = _wanted(wanted), []
     for where in platforms:
-        devices = count * where.devices
-        legal = degrees(m, devices, domain(where), job.sequence)
-        found.append(search(m, where, job, legal, devices, asked))
+        legal = degrees(m, count * where.devices, domain(where), job.sequence)
+        found.append(search(m, where, job, legal, count * where.devices, asked))
     if not any(f.legal for f in found):
         raise _illegal(m, asked, count * found[0].where.devices, legal, target)
     if not any(f.fitting for f in found):
         raise _no_fit(m, target, count, found, _fits_on(m, job, asked, lnc))
     steps = tokens / (job.batch * job.sequence) if tokens else None
     price = find_price(found[0].where.name, basis, region, prices)
-    chosen = [
-        _plan(m, one.where, one.columns.split(row), job, count, steps, price)
-        for one, row in _distinct(found, keep)
-    ]
-    chosen = _limited(chosen, limits or Limits(), tokens)
+    chosen = [_plan(m, one.where, one.columns.split(row), job, count, steps, price)
+              for one, row in _distinct(found, keep)]  # fmt: skip
+    kind = {"batch": batch, "sequence": sequence, "optimizer": optimizer, "dtype": dtype}
+    again = _again(m, target, tokens=tokens, attention=attention, lnc=lnc, wanted=wanted, **kind)
+    chosen = _limited(chosen, limits or Limits(), tokens, again)
     best, other = chosen[0], _seconds(m, found, legal, count, asked)
     return Plans(
         plans=tuple(chosen),
@@ -322,6 +323,18 @@ def plan(
         legal={"tp": legal.legal_tp, "pp": legal.pp, "cp": legal.cp, "ep": legal.ep},
         step_tokens=job.batch * job.sequence,
     )  # fmt: skip
+
+
+def _again(m: Model, target: str, **options: Any):
+    """A function: seconds of a whole run on another number of machines, None for no plan."""
+
+    def fastest(count: int) -> float | None:
+        try:
+            return plan(m, target, count, keep=1, **options).best.hours * 3600
+        except TrnError:
+            return None
+
+    return fastest
 
 
 def _seconds(m: Model, found: list[Found], legal: Degrees, count: int, wanted: Wanted):
@@ -387,33 +400,62 @@ def _plan(m, where, split, job, count, steps, price) -> Plan:
     )  # fmt: skip
 
 
-def _limited(plans: list[Plan], limits: Limits, tokens: float | None) -> list[Plan]:
-    """Those plans that keep the limits; LimitError `plan.limit` with the best there is."""
+def _limited(plans: list[Plan], limits: Limits, tokens: float | None, fastest) -> list[Plan]:
+    """Those plans that keep the limits; LimitError `plan.limit` with the nearest that would.
+
+    `fastest(count)` is the seconds of the run on another number of machines, None for no plan.
+    """
     if (limits.deadline_s or limits.budget_usd) and not tokens:
         raise UsageError("a deadline or a budget needs the tokens of the run", code="plan.request",
                          fix="give --tokens")  # fmt: skip
-    good = plans
     for name, value in (("deadline", limits.deadline_s), ("budget", limits.budget_usd)):
         if value is not None and not 0 < value < np.inf:
             raise UsageError(f"{name} is {value:g}", code="plan.request")
+    good = plans
     if limits.deadline_s:
         good = [p for p in good if p.hours * 3600 <= limits.deadline_s]
         if not good:
             best = plans[0]
-            need = best.count * best.hours * 3600 / limits.deadline_s
             raise LimitError(
-                f"the fastest plan takes {seconds_text(best.hours * 3600)}, the deadline is "
-                f"{seconds_text(limits.deadline_s)}", code="plan.limit",
-                fix=f"about {int(need) + 1} x {best.machine} would do",
+                f"the fastest plan takes {time_text(best.hours * 3600)}, the deadline is "
+                f"{time_text(limits.deadline_s)}", code="plan.limit",
+                fix=_in_time(best, limits.deadline_s, fastest),
             )  # fmt: skip
-    if limits.budget_usd:
-        cheap = [p for p in good if p.cost_usd is not None and p.cost_usd <= limits.budget_usd]
-        if not cheap:
-            least = min((p.cost_usd for p in good if p.cost_usd is not None), default=None)
-            told = f"the cheapest plan costs {least:,.0f} $" if least else "no price is known"
-            share = limits.budget_usd / least if least else 0.0
-            near = f"the budget would pay {tokens * share:.3g} of {tokens:.3g} tokens"
-            raise LimitError(f"{told}, the budget is {limits.budget_usd:,.0f} $", code="plan.limit",
-                             fix=near if least else "give a price file of your own")  # fmt: skip
-        good = cheap
-    return good
+    return _affordable(good, limits.budget_usd, tokens) if limits.budget_usd else good
+
+
+def _affordable(plans: list[Plan], budget: float, tokens: float) -> list[Plan]:
+    """Those plans that cost no more; LimitError `plan.limit` with what the budget would pay."""
+    cheap = [p for p in plans if p.cost_usd is not None and p.cost_usd <= budget]
+    if cheap:
+        return cheap
+    least = min((p.cost_usd for p in plans if p.cost_usd is not None), default=None)
+    told = f"the cheapest plan costs {least:,.0f} $" if least else "no price is known"
+    near = f"the budget would pay {tokens * budget / least:.3g} of {tokens:.3g} tokens" if least \
+        else "give a price file of your own"  # fmt: skip
+    raise LimitError(f"{told}, the budget is {budget:,.0f} $", code="plan.limit", fix=near)
+
+
+TRIES = 12
+"""Numbers of machines that are tried for a deadline."""
+
+
+def _in_time(best: Plan, deadline_s: float, fastest) -> str:
+    """A number of machines that keeps a deadline, tried and not extrapolated; or the fastest."""
+    most = MOST_DEVICES // platform(best.machine, best.lnc).devices
+    count, taken = best.count, best.hours * 3600
+    quickest = (taken, count)
+    for _ in range(TRIES):
+        if count >= most:
+            break
+        count = min(max(count + 1, ceil(count * taken / deadline_s)), most)
+        found = fastest(count)
+        if found is None:  # nothing divides by this number: try the next
+            continue
+        taken = found
+        quickest = min(quickest, (taken, count))
+        if taken <= deadline_s:
+            return f"{count:,} x {best.machine} would do"
+    seconds, machines = quickest
+    return (f"no number tried keeps it; {machines:,} x {best.machine} take {time_text(seconds)}: "
+            "take a longer deadline, a larger batch or faster machines")  # fmt: skip

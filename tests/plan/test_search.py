@@ -1,6 +1,7 @@
 """The search against a plain loop over everything, and what it says of those that lost."""
 
 import itertools
+import re
 import time
 
 import pytest
@@ -104,7 +105,12 @@ def test_deadline_and_budget():
     assert plan(*ask, tokens=1e12, limits=Limits(deadline_s=hours * 3601)).best == free
     with pytest.raises(LimitError, match="deadline") as caught:
         plan(*ask, tokens=1e12, limits=Limits(deadline_s=hours * 1800))
-    assert caught.value.fix.startswith(("about 8 x", "about 9 x"))
+    count = int(caught.value.fix.split(" x ")[0])  # what is named keeps the deadline
+    assert plan(ask[0], ask[1], count, tokens=1e12).best.hours <= hours / 2
+    assert plan(ask[0], ask[1], 6, tokens=1e12).best.hours > hours / 2  # and far fewer do not
+    with pytest.raises(LimitError, match="deadline") as caught:
+        plan(*ask, tokens=1e12, batch=4, sequence=512, limits=Limits(deadline_s=60.0))
+    assert "no number tried keeps it" in caught.value.fix
     with pytest.raises(LimitError, match="budget"):
         plan(*ask, tokens=1e12, limits=Limits(budget_usd=free.cost_usd / 2))
     with pytest.raises(UsageError, match="tokens"):
@@ -123,6 +129,14 @@ def test_impossible_requests_are_refused(kwargs, kind):
     ask = {"what": "llama-3.1-8b", "target": "trn2.48xlarge", "count": 1} | kwargs
     with pytest.raises(kind):
         plan(ask.pop("what"), ask.pop("target"), ask.pop("count"), **ask)
+
+
+def test_what_does_not_fit_is_told_for_the_core_it_nearly_fits():
+    for target in ("trn2.3xlarge", "trn1.2xlarge"):
+        with pytest.raises(CapacityError) as caught:
+            plan("llama-3.1-8b", target, 1)
+        least, room = re.findall(r"([0-9.]+) GiB", caught.value.what)
+        assert float(least) > float(room)
 
 
 def test_large_searches_are_fast():
