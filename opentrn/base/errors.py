@@ -173,6 +173,7 @@ class Explanation:
 
 FAULTS = {
     "defined": "the chip does the same, but it is probably not what was meant",
+    "disputed": "users saw a chip do otherwise; its documentation says what happens here",
     "undefined": "nothing says what the chip does; it need not be what happens here",
     "unpredictable": "the chip may do one thing or another, from run to run",
     "unsupported": "the chip may well do it; it is not built here",

@@ -422,6 +422,10 @@ class Instr:
         """`[(operand, reason), …]`: operands given that have no effect, for a finding."""
         return []
 
+    def disputed(self) -> list[tuple[str, str]]:
+        """`[(operand, reason), …]`: operands that chips were seen to treat otherwise, a finding."""
+        return []
+
     def parts(self, name: str, view) -> tuple:
         """The parts of an operand's view that are read or written (when `partial` is set)."""
         return (view,)

@@ -186,19 +186,21 @@ def _indirect_rules(i):
 
 
 def _ignored(i, command):
-    """Operands the specification and the observed hardware disagree about, or that do nothing."""
-    found = []
-    if i.op.name == "copy" and i.bias is not None:
-        found.append(
-            (
-                "bias",
-                "bias not applied for op=copy on trn1 with NKI 0.2, as users observed; the "
-                "specification applies it, and so does this machine",
-            )
-        )
+    """Operands that do nothing."""
     if command not in REDUCING and i.reduce_op is not None:
-        found.append(("reduce_op", f"reduce_cmd is {command.name}, so nothing is reduced"))
-    return found
+        return [("reduce_op", f"reduce_cmd is {command.name}, so nothing is reduced")]
+    return []
+
+
+def _disputed(i):
+    """Operands the specification and the observed hardware disagree about."""
+    if i.op.name != "copy" or i.bias is None:
+        return []
+    why = (
+        "bias not applied for op=copy on trn1 with NKI 0.2, as users observed; the specification "
+        "applies it, and so does this machine"
+    )
+    return [("bias", why)]
 
 
 # ---------------------------------------------------------------------- cost
@@ -282,6 +284,10 @@ class activation(ActivationInstr):
         """`[(operand, reason), …]` of operands without effect, for a finding."""
         return _ignored(i, i.reduce_cmd)
 
+    def disputed(i):
+        """`[(operand, reason), …]` of operands seen to have no effect, for a finding."""
+        return _disputed(i)
+
     def run(i, data, bias, scale, accumulators, out=None, **unused):
         """The activated values, and the accumulators."""
         output = i.op(_scaled(i, data, scale, bias, out), out=out)
@@ -316,6 +322,10 @@ class activation_reduce(ActivationInstr):
     def ignored(i):
         """`[(operand, reason), …]` of operands without effect, for a finding."""
         return _ignored(i, reduce_cmd.reset_reduce)
+
+    def disputed(i):
+        """`[(operand, reason), …]` of operands seen to have no effect, for a finding."""
+        return _disputed(i)
 
     def run(i, data, bias, scale, accumulators, out=None, **unused):
         """The activated values and their sums."""

@@ -30,7 +30,7 @@ STEP_LIMIT = 1_000_000
 # Arrays kept for reuse: allocating and page-faulting a fresh tile costs more than filling one.
 POOL_BYTES = 256 << 20
 # Checks about how an instruction is used; the others are about what is in memory.
-MISUSES = ("ignored_operand", "activation_range", "duplicate_indices")
+MISUSES = ("ignored_operand", "disputed_operand", "activation_range", "duplicate_indices")
 
 
 class Machine:
@@ -179,8 +179,8 @@ class Machine:
     def execute(self, instruction: Instruction) -> None:
         """Run one instruction now: check what it reads, compute, store, record what it wrote."""
         plan = plan_of(instruction.form)
-        for what in plan.ignored:
-            self.notice("ignored_operand", what, instruction.where)
+        for kind, what in plan.ignored:
+            self.notice(kind, what, instruction.where)
         if instruction.form.limited and self.strict.activation_range != "ignore":
             check_range(self, instruction, plan)
         if plan.sums:

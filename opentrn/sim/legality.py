@@ -95,8 +95,8 @@ class _Marker(Machine):
         """Check what the instruction reads and mark what it writes."""
         form, operands = instruction.form, instruction.operands
         plan = plan_of(form)
-        for what in plan.ignored:
-            self.notice("ignored_operand", what, instruction.where)
+        for kind, what in plan.ignored:
+            self.notice(kind, what, instruction.where)
         for n, name in plan.inputs:
             if type(operands[n]) is View:
                 self._read(instruction, operands[n], name, (n, name) in plan.checked)

@@ -15,7 +15,8 @@ class Plan(NamedTuple):
     straight into a float32 tile.  `waits`: may be put off behind a matmul (see `sim.late`).
     `inputs` and `outputs` are (position, name).  `exact`: `run` does no arithmetic; `moves`: its
     result is the source, in the source's dtype and shape; `checked`: inputs whose memory must have
-    been written (what an instruction only leaves as it was need not).
+    been written (what an instruction only leaves as it was need not).  `ignored` are (check, what
+    it says) of operands without effect, or of which nobody knows whether they have one.
     """
 
     plain: bool
@@ -27,7 +28,7 @@ class Plan(NamedTuple):
     exact: bool
     moves: bool
     checked: tuple[tuple[int, str], ...]
-    ignored: tuple[str, ...]
+    ignored: tuple[tuple[str, str], ...]
 
 
 def plan_of(form) -> Plan:
@@ -61,8 +62,16 @@ def _plan(form) -> Plan:
             for n, name in names
             if roles[n] == "in" or roles[n] == "inout" and not form.partial
         ),
-        ignored=tuple(f"{type(form).__name__}: `{n}`: {why}" for n, why in form.ignored()),
+        ignored=(
+            *_noticed("ignored_operand", form, form.ignored()),
+            *_noticed("disputed_operand", form, form.disputed()),
+        ),
     )
+
+
+def _noticed(check: str, form, found: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """(check, text) for each (operand, reason) of a form."""
+    return [(check, f"{type(form).__name__}: `{n}`: {why}") for n, why in found]
 
 
 def _alike(tiles: list) -> bool:

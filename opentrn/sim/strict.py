@@ -23,11 +23,14 @@ class Strict:
     unread_alias       a PSUM tile placed by address over unread matmul results of a live tile
     mutated_input      an input is written but not returned, so the caller may not see it
     ignored_operand    an operand the hardware does not use for this operator
+    disputed_operand   an operand that users saw a chip not use, against the specification
     activation_range   inputs of an activation function outside the range where it is defined
     duplicate_indices  rows named more than once where unique_indices promises they are not
 
     precise            low-precision floats are rounded to their format; without, they keep float32
                        values, which shows what of an error is rounding (NKI_PRECISE_FP=0)
+    as_observed        where users saw a chip do something else than its specification says, do as
+                       they saw (`nki.QUIRKS`), not as specified (OPENTRN_BEHAVIOUR=as-observed)
     """
 
     uninitialised: Action = "report"
@@ -39,9 +42,11 @@ class Strict:
     unread_alias: Action = "report"
     mutated_input: Action = "report"
     ignored_operand: Action = "report"
+    disputed_operand: Action = "report"
     activation_range: Action = "report"
     duplicate_indices: Action = "report"
     precise: bool = True
+    as_observed: bool = False
 
 
 @dataclass(frozen=True)
@@ -142,9 +147,16 @@ declare(
 declare(
     "sim.ignored_operand",
     "The hardware ignores an operand for this operator.",
-    rule="some activation functions bypass scale or bias",
-    fix="use an operator that applies it, e.g. nl.relu or a tensor_scalar",
+    rule="some operators bypass an operand, and reductions need a command",
+    fix="leave the operand out",
     fault="defined",
+)
+declare(
+    "sim.disputed_operand",
+    "Users saw a chip ignore an operand that its specification applies.",
+    rule="the specification holds here, unless behaviour as observed is asked for",
+    fix="use an operator of which nobody doubts it, e.g. nl.relu or a tensor_scalar",
+    fault="disputed",
 )
 declare(
     "sim.dynamic_bounds",

@@ -114,7 +114,7 @@ def test_reads_of_what_nobody_wrote_and_ignored_operands():
     first = kernel.__code__.co_firstlineno
     places = {f.code: f.where.line - first for f in found.findings}
     assert places["sim.uninitialised"] == 2
-    assert places["sim.ignored_operand"] == 3
+    assert places["sim.disputed_operand"] == 3
 
 
 @pytest.mark.parametrize("accumulate", [True, False])

@@ -208,7 +208,7 @@ def test_a_bias_the_hardware_ignores_is_told():
     assert run.findings == ()
     run = nki.run(kernel, x, b, nl.copy)
     assert (run.outputs == 1).all()
-    assert codes(run) == ["sim.ignored_operand"]
+    assert codes(run) == ["sim.disputed_operand"]
     assert "bias" in run.findings[0].what
     assert "copy" in run.findings[0].what
 

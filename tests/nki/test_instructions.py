@@ -231,15 +231,15 @@ def test_a_bias_that_copy_may_ignore_is_noticed():
     x = np.zeros((128, 512), np.float32)
     done = run("trn1", biased, x, nl.copy)
     assert (done.outputs == 1).all()
-    assert [f.code for f in done.findings] == ["sim.ignored_operand"]
+    assert [f.code for f in done.findings] == ["sim.disputed_operand"]
     assert "bias not applied for op=copy" in done.findings[0].what
     assert done.findings[0].where.file.endswith("test_instructions.py")
     done = run("trn1", biased, x, nl.relu)
     assert (done.outputs == 1).all()
     assert done.findings == ()
-    with use_strict(Strict(ignored_operand="error")), pytest.raises(UsageError) as caught:
+    with use_strict(Strict(disputed_operand="error")), pytest.raises(UsageError) as caught:
         run("trn1", biased, x, nl.copy)
-    assert caught.value.code == "sim.ignored_operand"
+    assert caught.value.code == "sim.disputed_operand"
 
 
 @nki.jit

@@ -66,13 +66,19 @@ def mutated_input(x):
 
 def ignored_operand(x):
     t = nl.load(x)
+    nisa.activation(t, nl.copy, t, reduce_op=nl.add)
+    return stored(t)
+
+
+def disputed_operand(x):
+    t = nl.load(x)
     nisa.activation(t, nl.copy, t, bias=nl.full((16, 1), 1.0, nl.float32))
     return stored(t)
 
 
 KERNELS = [
     uninitialised, unwritten_output, partial_output, accumulate_unset, reset_in_reduction,
-    read_open_group, mutated_input, ignored_operand,
+    read_open_group, mutated_input, ignored_operand, disputed_operand,
 ]  # fmt: skip
 each = pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.__name__)
 
