@@ -76,6 +76,11 @@ def _llama(c: Config) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _mistral(c: Config) -> dict[str, Any]:
+    near = c.maybe("sliding_window", 0)
+    return _llama(c) | {"window": near, "window_layers": c.size("num_hidden_layers") * bool(near)}
+
+
 def _qwen3(c: Config) -> dict[str, Any]:
     return _llama(c) | {"head_norm": True}
 
@@ -88,8 +93,13 @@ def _qwen3_experts(c: Config) -> dict[str, Any]:
     experts, active, wide = _sizes(
         c, "num_experts", "num_experts_per_tok", "moe_intermediate_size"
     )
-    return _text(c) | {
-        "head_norm": True, "experts": experts, "active_experts": active, "expert": wide
+    text, every = _text(c), c.maybe("decoder_sparse_step", 1)
+    plain = set(c.get("mlp_only_layers") or ())
+    routed = sum((n + 1) % every == 0 and n not in plain for n in range(text["layers"]))
+    dense = text["layers"] - routed
+    return text | {
+        "head_norm": True, "experts": experts, "active_experts": active, "expert": wide,
+        "dense_layers": dense, "feedforward": c.size("intermediate_size") if dense else 0,
     }  # fmt: skip
 
 
@@ -180,7 +190,7 @@ def _mamba(c: Config) -> dict[str, Any]:
 
 
 KINDS: dict[str, Callable[[Config], dict[str, Any]]] = {
-    "llama": _llama, "mistral": _llama, "qwen2": _qwen2, "qwen3": _qwen3,
+    "llama": _llama, "mistral": _mistral, "qwen2": _qwen2, "qwen3": _qwen3,
     "qwen3_moe": _qwen3_experts, "mixtral": _mixtral, "gpt_oss": _gpt_oss,
     "deepseek_v3": _deepseek, "gpt2": _gpt2, "bert": _bert, "vit": _vit, "mamba": _mamba,
 }  # fmt: skip

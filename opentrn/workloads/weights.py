@@ -75,9 +75,9 @@ def _feedforward(m: Model) -> Iterator[Weight]:
         if m.bias_mlp:
             bias = (pieces - 1) * m.feedforward + h
             yield Weight("mlp.bias", bias, "tensor", dense, matmul=False)
-    if not m.experts:
-        return
     layers = m.expert_layers
+    if not layers:
+        return
     active = m.active_experts / m.experts
     yield Weight("router", h * m.experts, "whole", layers)
     if m.router_bias:

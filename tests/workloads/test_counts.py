@@ -112,3 +112,50 @@ def test_a_config_whose_numbers_cannot_be_is_refused_with_all_of_them(fields, wo
 def test_a_model_whose_fields_cannot_be_is_refused(fields):
     with pytest.raises(TrnError, match="workloads.model"):
         Model(**({"name": "m", "layers": 2, "hidden": 64} | fields))
+
+
+SMALL = {"num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 99,
+         "intermediate_size": 96, "moe_intermediate_size": 32,
+         "num_experts_per_tok": 2}  # fmt: skip
+LATENT = SMALL | {"num_key_value_heads": 4, "q_lora_rank": 24, "kv_lora_rank": 16,
+                  "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16,
+                  "n_routed_experts": 8, "n_group": 2, "topk_group": 1}  # fmt: skip
+ROUTED = SMALL | {"num_key_value_heads": 2, "head_dim": 16, "num_experts": 8}
+
+
+@pytest.mark.parametrize(("kind", "fields"), [
+    ("DeepseekV3", LATENT | {"first_k_dense_replace": 4}),
+    ("DeepseekV3", LATENT | {"first_k_dense_replace": 1}),
+    ("DeepseekV3", LATENT | {"first_k_dense_replace": 0, "q_lora_rank": None}),
+    ("Qwen3Moe", ROUTED | {"mlp_only_layers": [0, 3]}),
+    ("Qwen3Moe", ROUTED | {"decoder_sparse_step": 2}),
+])  # fmt: skip
+def test_layers_with_and_without_experts(kind, fields):
+    config = getattr(transformers, f"{kind}Config")(**fields)
+    with torch.device("meta"):
+        made = getattr(transformers, f"{kind}ForCausalLM")(config)
+    assert parameters(from_config(config.to_dict())) == sum(p.numel() for p in made.parameters())
+
+
+def test_flops_are_those_torch_counts():
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from opentrn.workloads import model_flops
+
+    for kind, fields in (
+        ("Llama", SMALL | {"num_key_value_heads": 2}),
+        ("DeepseekV3", LATENT | {"first_k_dense_replace": 4}),
+    ):
+        config = getattr(transformers, f"{kind}Config")(**fields)
+        config._attn_implementation = "eager"
+        made = getattr(transformers, f"{kind}ForCausalLM")(config)
+        with FlopCounterMode(display=False) as counted:
+            made(input_ids=torch.zeros(2, 32, dtype=torch.long))
+        assert model_flops(from_config(config.to_dict()), 64, 32) == counted.get_total_flops()
+
+
+def test_a_window_bounds_the_cache_of_every_layer():
+    config = transformers.MistralConfig(sliding_window=4096)
+    read = from_config(config.to_dict())
+    assert (read.window, read.window_layers) == (4096, 32)
+    assert from_config(transformers.MistralConfig(sliding_window=None).to_dict()).window == 0
