@@ -128,7 +128,7 @@ class Grid:
             return Grid(shape, self.offset + sign * other.offset, steps)
         number = whole(other)
         if number is None:
-            return NotImplemented
+            return self._of_others(other)
         return Grid(self.shape, self.offset + sign * number, self.steps)
 
     def __add__(self, other: Any) -> "Grid":
@@ -150,7 +150,7 @@ class Grid:
         if number is None:
             if isinstance(other, Grid):
                 self._refuse("a product of two grids")
-            return NotImplemented
+            return self._of_others(other)
         return Grid(self.shape, self.offset * number, tuple(s * number for s in self.steps))
 
     __rmul__ = __mul__
@@ -170,6 +170,12 @@ class Grid:
         if not number or any(step % number for step in steps):
             self._refuse(f"`%` of a grid by {other!r}")
         return Grid(self.shape, self.offset % number, (0,) * self.ndim)
+
+    def _of_others(self, other: Any) -> Any:
+        """Tiles and moved grids know what they do to a grid; nothing else does."""
+        if isinstance(other, Moved) or hasattr(other, "settle"):
+            return NotImplemented
+        return self._refuse(f"{other!r} in arithmetic with a grid")
 
     def _refuse(self, what: str) -> None:
         raise UsageError(f"{what} is not affine", code="beta1.affine")

@@ -31,7 +31,7 @@ def _binary(op: str, dtype: Any = None) -> Callable:
     def method(self, other: Any) -> Any:
         from opentrn.nki.beta1 import elements, grids
 
-        if isinstance(other, grids.Grid):
+        if op == "add" and isinstance(other, grids.Grid):
             return NotImplemented  # the grid knows what a tile does to it
         return elements.binary(op, self, other, dtype)
 
