@@ -7,8 +7,8 @@ from opentrn.frameworks.jax.lower import (
     as_on_neuron,
     from_jax,
     lower,
-    refuse_numbers,
 )
+from opentrn.frameworks.program import refuse_numbers
 
 __all__ = [
     "Jitted",

@@ -8,8 +8,8 @@ from typing import Any
 
 from opentrn import hw, nki
 from opentrn.base import TrnError, UsageError, explanation
-from opentrn.frameworks.jax.jit import OPTION, PRECISIONS
-from opentrn.frameworks.jax.lower import NUMBERS, has_numbers
+from opentrn.frameworks.jax.jit import OPTION
+from opentrn.frameworks.program import NUMBERS, PRECISIONS, has_numbers
 from opentrn.frameworks.verdict import Analysis, Verdict, compiled, reason
 from opentrn.graph import Graph, TupleType, Value, g, make, splat_of, straighten
 

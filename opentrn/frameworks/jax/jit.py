@@ -6,12 +6,10 @@ another transformation of JAX (`grad`, `vmap`, `jax.jit`) the function is a part
 
 import functools
 import inspect
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from opentrn import compiler, hw, nki, runtime
 from opentrn.base import UsageError, declare
 from opentrn.frameworks.jax.lower import (
     Lowered,
@@ -19,11 +17,11 @@ from opentrn.frameworks.jax.lower import (
     lower_traced,
     own_jit,
     refuse_leaf,
-    refuse_numbers,
     to_host,
     to_jax,
 )
-from opentrn.graph import straighten
+from opentrn.frameworks.program import PRECISIONS
+from opentrn.frameworks.program import Program as Compiled
 
 OPTION = declare(
     "frameworks.jax_option",
@@ -31,37 +29,17 @@ OPTION = declare(
     rule="dtype is keep, bfloat16 or float16; static arguments are hashable",
     fix="for example opentrn.frameworks.jax.jit(f, dtype='bfloat16', static_argnums=1)",
 )
-PRECISIONS = {
-    "keep": "float32", "float32": "float32", "bfloat16": "bfloat16", "float16": "float16",
-}  # fmt: skip
 
-
-@dataclass
-class Program:
-    """One function compiled for one set of arguments.
-
-    `model` is the program on its device (`model.time()`, `model.memory`); `executable` can be
-    saved; `calls` counts how often it ran.
-    """
+class Program(Compiled):
+    """One function compiled for one set of arguments; call it with their leaves."""
 
     lowered: Lowered
-    executable: Any
-    model: Any
-    compile_seconds: float
-    calls: int = 0
-
-    @property
-    def device_seconds(self) -> float:
-        """Simulated time of one call on the device."""
-        return self.model.time().total_ns * 1e-9
 
     def __call__(self, leaves: Sequence[Any]) -> Any:
         """The function's result for the leaves of its arguments."""
         import jax
 
-        found = self.model(*map(to_host, leaves))
-        found = found if isinstance(found, tuple) else (found,)
-        self.calls += 1
+        found = self.run([to_host(leaf) for leaf in leaves])
         like, tree = jax.tree.flatten(self.lowered.outputs)
         return tree.unflatten([to_jax(a, one) for a, one in zip(found, like, strict=True)])
 
@@ -168,17 +146,10 @@ class Jitted:
     def _compiled(self, traced: Any) -> Program:
         import jax
 
-        begin = time.perf_counter()
         for leaf in jax.tree.leaves(traced.out_info):
             refuse_leaf(leaf, "a result")
         lowered = lower_traced(traced, getattr(self.function, "__name__", "function"))
-        refuse_numbers(lowered.graph)
-        chip = hw.target(self.target).name if self.target else nki.current_chip().name
-        executable = compiler.compile(
-            straighten(lowered.graph), target=chip, dtype=self.precision
-        )
-        model = runtime.load(executable)
-        return Program(lowered, executable, model, time.perf_counter() - begin)
+        return Program.of(lowered, self.target, self.precision)
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
         """As of `jax.jit`: the function lowered for JAX's own device."""

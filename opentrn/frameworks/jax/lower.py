@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import opentrn
-from opentrn.base import DType, NotBuiltError, UnsupportedError, Where, declare
+from opentrn.base import NotBuiltError, UnsupportedError, Where, declare
 from opentrn.frameworks.jax.kernels import equations, kernels_of
+from opentrn.frameworks.program import NUMBERS
 from opentrn.graph import Graph, from_stablehlo
 from opentrn.nki import TracedKernel
 
@@ -30,15 +31,6 @@ FLOAT64 = declare(
     fix="leave jax_enable_x64 off, or convert to float32 first",
     neuron="NCC_ESPP004",
 )
-NUMBERS = declare(
-    "frameworks.jax_numbers",
-    "A program computes with complex numbers, or with integers of less than a byte.",
-    rule="NeuronCores have no complex numbers and no integers of less than 8 bits",
-    fix="carry real and imaginary parts as two arrays; unpack small integers into int8",
-    neuron="NCC_EVRF004",
-)
-
-
 CALLBACK = declare(
     "frameworks.jax_callback",
     "A jitted function calls back into Python while it runs.",
@@ -113,27 +105,6 @@ def as_on_neuron() -> Iterator[None]:
 # ------------------------------------------------------------------------------- arrays and keys
 
 
-def has_numbers(kind: DType) -> bool:
-    """Whether the chip has numbers of a dtype, itself or as 32 bits."""
-    return kind.kind != "complex" and kind.bits >= 8
-
-
-def refuse_numbers(graph: Graph) -> None:
-    """Raise UnsupportedError `frameworks.jax_numbers` naming all ops that make complex numbers or
-    integers of less than a byte."""
-    found: dict[tuple[str, str], list[Any]] = {}
-    for value in graph:
-        kind = getattr(value, "dtype", None)
-        if kind is not None and not has_numbers(kind):
-            found.setdefault((value.op, str(kind)), []).append(value)
-    if found:
-        total = sum(map(len, found.values()))
-        rows = [f"{total} of {len(graph)} values have a dtype the chip does not have"]
-        rows += [f"  {len(values):4d} × {op}: {kind}" for (op, kind), values in found.items()]
-        first = next(iter(found.values()))[0]
-        raise UnsupportedError("\n".join(rows), code=NUMBERS, at=first.where)
-
-
 def refuse_callbacks(program: Any) -> None:
     """Raise UnsupportedError `frameworks.jax_callback` naming the calls into Python, at the user's
     line of the first."""
@@ -193,6 +164,6 @@ def to_jax(array: Any, like: Any) -> Any:
 
 
 __all__ = [
-    "Lowered", "as_on_neuron", "from_jax", "has_numbers", "is_traced", "lower", "lower_traced",
-    "own_jit", "refuse_leaf", "refuse_numbers", "to_host", "to_jax",
+    "Lowered", "as_on_neuron", "from_jax", "is_traced", "lower", "lower_traced",
+    "own_jit", "refuse_leaf", "to_host", "to_jax",
 ]  # fmt: skip

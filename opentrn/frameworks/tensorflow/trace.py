@@ -5,41 +5,19 @@ the function assigns come back into them, so that a training step trains the mod
 """
 
 import os
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from opentrn import compiler, hw, nki, runtime
 from opentrn.base import UsageError
-from opentrn.frameworks.jax import refuse_numbers
+from opentrn.frameworks.program import PRECISIONS, Program
 from opentrn.frameworks.tensorflow.lower import MODEL, Lowered, lower, spec_of, tensorflow, write
 from opentrn.frameworks.tensorflow.saved import signature_of
-from opentrn.graph import straighten
-
-PRECISIONS = {
-    "keep": "float32", "float32": "float32", "bfloat16": "bfloat16", "float16": "float16",
-}  # fmt: skip
 
 
-@dataclass(eq=False)
-class Traced:
-    """A function compiled for one set of shapes and dtypes; call it like the function.
-
-    `model` is the program on its device (`model.time()`, `model.memory`); `executable` can be
-    saved; `calls` counts how often it ran.
-    """
+class Traced(Program):
+    """A function compiled for one set of shapes and dtypes; call it like the function."""
 
     lowered: Lowered
-    executable: Any
-    model: Any
-    compile_seconds: float
-    calls: int = 0
-
-    @property
-    def device_seconds(self) -> float:
-        """Simulated time of one call on the device."""
-        return self.model.time().total_ns * 1e-9
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The function's result, as TensorFlow's tensors; assigned variables have new values.
@@ -50,9 +28,7 @@ class Traced:
         given = [leaf for leaf in tf.nest.flatten((args, kwargs)) if spec_of(leaf) is not None]
         arrays = [*map(_array, given)]
         _refuse_others(arrays, self.lowered.arguments)
-        found = self.model(*arrays, *self.lowered.values())
-        found = list(found) if isinstance(found, tuple) else [found]
-        self.calls += 1
+        found = self.run([*arrays, *self.lowered.values()])
         count = len(found) - len(self.lowered.updates)
         for place, array in zip(self.lowered.updates, found[count:], strict=True):
             write(self.lowered.captured[place], array)
@@ -112,16 +88,8 @@ def trace(model: Any, example: Any = None, *, target: str = "", dtype: str = "ke
     if dtype not in PRECISIONS:
         raise UsageError(f"trace: there is no precision {dtype}", code=MODEL,
                          fix=f"one of {', '.join(PRECISIONS)}")  # fmt: skip
-    begin = time.perf_counter()
     function, args, kwargs = callable_of(model, example)
-    lowered = lower(function, args, kwargs)
-    refuse_numbers(lowered.graph)
-    chip = hw.target(target).name if target else nki.current_chip().name
-    executable = compiler.compile(
-        straighten(lowered.graph), target=chip, dtype=PRECISIONS[dtype]
-    )
-    program = runtime.load(executable)
-    return Traced(lowered, executable, program, time.perf_counter() - begin)
+    return Traced.of(lower(function, args, kwargs), target, PRECISIONS[dtype])
 
 
 def callable_of(model: Any, example: Any) -> tuple[Any, tuple, dict]:
