@@ -197,6 +197,7 @@ _ALIASES = {
     "tf32": tfloat32, "fp64": float64,
 }  # fmt: skip
 _BY_NAME: dict[str, DType] = {each.name: each for each in ALL} | _ALIASES
+_BY_NUMPY: dict[np.dtype, DType] = {}  # those asked for: reading a name is slow
 
 
 @functools.cache
@@ -221,6 +222,8 @@ def dtype(x: Any) -> DType:
     """
     if type(x) is DType:
         return x
+    if isinstance(x, np.dtype) and x in _BY_NUMPY:
+        return _BY_NUMPY[x]
     name = _name_of(x)
     found = _BY_NAME.get(name)
     if found is None:
@@ -230,6 +233,8 @@ def dtype(x: Any) -> DType:
             code="base.dtype",
             fix=f"known names like it: {close}; all: {', '.join(each.name for each in ALL)}",
         )
+    if isinstance(x, np.dtype):
+        _BY_NUMPY[x] = found
     return found
 
 

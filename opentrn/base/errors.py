@@ -82,17 +82,21 @@ def _is_skipped(file: str) -> bool:
     return skipped
 
 
-def user_line() -> Where | None:
+def user_line(depth: int = 1) -> Where | None:
     """Return the innermost line outside this package, or None when there is none.
 
     Frames of `opentrn` are passed over, except the kernels in `opentrn/nki/kernels`, which count
     as user code; so are frames of the standard library (decorators and context managers) and the
-    methods that it writes for dataclasses.
+    methods that it writes for dataclasses.  `depth` is where to begin: 1 for the caller; whoever
+    is known to be called by our code may begin further out.
     """
-    frame = sys._getframe(1)
-    skipped = _SKIPPED
+    frame = sys._getframe(depth)
+    skipped, known = _SKIPPED, _PLACES
     while frame is not None:
         code = frame.f_code
+        entry = known.get(id(code))
+        if entry is not None:  # a user's, as it was before
+            return entry[1].get(frame.f_lasti) or _place(frame, code)
         file = code.co_filename
         skip = skipped.get(file)
         if skip is None:

@@ -23,7 +23,7 @@ from opentrn.isa import (
     vector_reduce,
     vector_search,
 )
-from opentrn.isa.buffer import Buffer
+from opentrn.isa.buffer import Buffer, Sort
 from opentrn.isa.define import (
     INSTRUCTIONS,
     Cost,
@@ -90,6 +90,7 @@ __all__ = [
     "Register",
     "RegisterForm",
     "Several",
+    "Sort",
     "Spec",
     "Transfer",
     "Value",

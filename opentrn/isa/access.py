@@ -14,6 +14,10 @@ from opentrn.isa.relayout import dense
 
 Steps = tuple[tuple[int, int], ...]
 
+WAYS = 10_000  # to look at buffers of one sort that are remembered
+
+_set = object.__setattr__
+
 
 # ---------------------------------------------------------------------- other dtypes
 
@@ -252,6 +256,50 @@ def _region(view: Any) -> tuple:
     return p0, p1, parts, low, high, run, dims
 
 
+def facts_of(view: Any) -> dict[Any, Any]:
+    """What is known of views that look so at a buffer of this sort, by name."""
+    ways = view.buffer.sort.ways
+    key = view.offset, view.steps, view.dtype, view.dtype.narrow
+    found = ways.get(key)
+    if found is None:
+        if len(ways) >= WAYS:
+            ways.clear()
+        found = ways[key] = {}
+    return found
+
+
+def remember(view: Any, known: dict[Any, Any]) -> None:
+    """Give a new view its `_facts`, and of those what every instruction asks for.
+
+    The first look at a slot that is not set yet is slow.
+    """
+    _set(view, "_facts", known)
+    form, whole = known.get("form"), known.get("whole")
+    if form is not None:
+        _set(view, "form", form)
+    if whole is not None:
+        _set(view, "whole", whole)
+
+
+def numpy_layout(view: Any, itemsize: int, pitch_bytes: int) -> tuple:
+    """See `View.numpy_layout`."""
+    strides = [stride * itemsize for stride, _ in view.steps]
+    buffer = view.buffer
+    if buffer.on_chip:
+        # As partition_step, start_partition and free_offset, which hot code need not keep.
+        pitch = buffer.partition_bytes // view.dtype.itemsize
+        first, free = divmod(view.offset, pitch)
+        stride, count = view.steps[0]
+        strides[0] = pitch_bytes if count == 1 else stride // pitch * pitch_bytes
+        offset = first * pitch_bytes + free * itemsize
+    else:
+        offset = view.offset * itemsize
+    index = view.index
+    if index is not None and index.kind != "scalar":
+        strides[index.dim] = 0
+    return tuple([count for _, count in view.steps]), tuple(strides), offset
+
+
 DERIVED = {
     "shape": lambda v: tuple([count for _, count in v.steps]),
     "strides": lambda v: tuple([stride for stride, _ in v.steps]),
@@ -270,7 +318,11 @@ DERIVED = {
     "contiguous": lambda v: v.steps[-1][0] == 1 or v.steps[-1][1] == 1,
     "whole": _whole,
     "_region": _region,
+    # what is known of views that look so at a buffer of this sort, by name
+    "_facts": facts_of,
     # the plain cuts of it that were taken
     "_cuts": lambda v: {},
     "_hash": lambda v: hash((id(v.buffer), v.offset, v.steps, v.dtype, v.index)),
 }
+# Facts of one view alone; the others are the same for all with the same `_facts`.
+OWN = ("_facts", "_cuts", "_hash")

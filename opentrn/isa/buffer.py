@@ -1,11 +1,77 @@
 """Memory: a `Buffer` is a shape of a dtype in one of the chip's memory spaces."""
 
 from math import prod
+from typing import Any
 
 from opentrn.base import DType, ShapeError, SpaceError, Where
 from opentrn.isa.index import integers, refuse
+from opentrn.isa.relayout import row_major
 
 SPACES = ("hbm", "sbuf", "psum")
+
+
+class Sort:
+    """What buffers of one space, shape, dtype and first partition have in common.
+
+    `steps` are those of its whole view; `ways` holds the derived facts of views of such buffers
+    (see `isa.access`), so that a tile made anew in each turn of a loop has them worked out once;
+    `whole` are those of the whole view.
+    """
+
+    __slots__ = (
+        "dtype",
+        "free",
+        "nbytes",
+        "on_chip",
+        "partition",
+        "partition_bytes",
+        "shape",
+        "space",
+        "steps",
+        "ways",
+        "whole",
+    )
+
+    def __init__(self, space: str, shape: tuple[int, ...], dtype: DType, partition: int):
+        self.space, self.dtype, self.partition = space, dtype, partition
+        self.shape = integers("buffer", shape)
+        if space not in SPACES or not self.shape or any(n < 1 for n in self.shape):
+            refuse(
+                ShapeError if space in SPACES else SpaceError,
+                "buffer",
+                f"{list(self.shape)} in {space!r}",
+                "sizes are positive, there is at least one, the space is hbm, sbuf or psum",
+                "change the shape or the space",
+            )
+        total = prod(self.shape)
+        self.on_chip = space != "hbm"
+        self.free = total // self.shape[0] if self.on_chip else total
+        self.partition_bytes = self.free * dtype.itemsize
+        self.nbytes = total * dtype.itemsize
+        self.steps = row_major(self.shape)
+        self.ways: dict[tuple, dict[str, Any]] = {}
+        self.whole = self.ways[0, self.steps, dtype, dtype.narrow] = {}
+
+    def __reduce__(self):
+        return sort_of, (self.space, self.shape, self.dtype, self.partition)
+
+
+_SORTS: dict[tuple, Sort] = {}
+_SORT_LIMIT = 100_000
+
+
+def sort_of(space: str, shape: tuple[int, ...], dtype: DType, partition: int) -> Sort:
+    """The one Sort of these; ShapeError or SpaceError for what cannot be."""
+    # 64.0 and True equal integers, and so would be found where they must be looked at.
+    if type(shape) is not tuple or set(map(type, shape)) != {int}:
+        shape = integers("buffer", shape)
+    key = space, shape, dtype, dtype.narrow, partition
+    found = _SORTS.get(key)
+    if found is None:
+        if len(_SORTS) >= _SORT_LIMIT:
+            _SORTS.clear()
+        found = _SORTS[key] = Sort(space, shape, dtype, partition)
+    return found
 
 
 class Buffer:
@@ -13,7 +79,8 @@ class Buffer:
 
     `address` is the first byte (within each partition on chip, within HBM otherwise) and
     `partition` the first partition, once placed.  `kind`: temp, input, output or constant.
-    `free` counts elements per partition on chip and all elements in HBM.
+    `free` counts elements per partition on chip and all elements in HBM; `sort` is what it shares
+    with others like it.
     """
 
     __slots__ = (
@@ -30,6 +97,7 @@ class Buffer:
         "free",
         "partition_bytes",
         "nbytes",
+        "sort",
     )
 
     def __init__(
@@ -44,23 +112,12 @@ class Buffer:
         partition: int = 0,
         kind: str = "temp",
     ):
-        self.id, self.space, self.dtype = id, space, dtype
-        self.shape = integers("buffer", shape)
+        sort = self.sort = sort_of(space, shape, dtype, partition)
+        self.id, self.space, self.shape, self.dtype = id, space, sort.shape, dtype
         self.name, self.where, self.kind = name, where, kind
         self.address, self.partition = address, partition
-        if space not in SPACES or not self.shape or any(n < 1 for n in self.shape):
-            refuse(
-                ShapeError if space in SPACES else SpaceError,
-                "buffer",
-                f"{list(self.shape)} in {space!r}",
-                "sizes are positive, there is at least one, the space is hbm, sbuf or psum",
-                "change the shape or the space",
-            )
-        total = prod(self.shape)
-        self.on_chip = space != "hbm"
-        self.free = total // self.shape[0] if self.on_chip else total
-        self.partition_bytes = self.free * dtype.itemsize
-        self.nbytes = total * dtype.itemsize
+        self.on_chip, self.free = sort.on_chip, sort.free
+        self.partition_bytes, self.nbytes = sort.partition_bytes, sort.nbytes
 
     @property
     def partitions(self) -> int:

@@ -462,7 +462,7 @@ _FORM_LIMIT = 200_000
 def form(cls: type[Instr], chip, operands: tuple, flags: tuple) -> Instr:
     """The checked and priced form, made once for each (class, chip, operand forms, flags)."""
     try:
-        key = (cls, chip, operands, *told_apart(flags))
+        key = (cls, chip, operands, *(told_apart(flags) if flags else PLAIN))
         found = _FORMS.get(key)
     except TypeError:
         flags = tuple(freeze(f) for f in flags)
@@ -476,6 +476,7 @@ def form(cls: type[Instr], chip, operands: tuple, flags: tuple) -> Instr:
 
 
 _WITH_FLOATS: dict[tuple, bool] = {}
+PLAIN = ((), ())  # told_apart of no flags
 
 
 def told_apart(flags: tuple) -> tuple[tuple, tuple]:

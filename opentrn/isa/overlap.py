@@ -8,6 +8,7 @@ nested, so each level leaves one or two candidates.
 
 from functools import lru_cache
 from math import gcd
+from typing import Any
 
 Steps = tuple[tuple[int, int], ...]
 
@@ -82,3 +83,23 @@ def _reach(value: int, least: int, most: int, terms: list, tails: list, at: int)
     return any(
         _reach(value + k * stride, least, most, terms, tails, at + 1) for k in range(lo, hi + 1)
     )
+
+
+def views_meet(a: Any, b: Any) -> bool:
+    """See `View.overlaps`."""
+    gap_p = gap = 0
+    if a.buffer is not b.buffer:
+        mine, theirs = a.buffer, b.buffer
+        if mine.space != theirs.space or mine.address is None or theirs.address is None:
+            return False
+        gap_p, gap = mine.partition - theirs.partition, mine.address - theirs.address
+    a0, a1, a_parts, a_low, a_high, a_run, a_dims = a._region
+    b0, b1, b_parts, b_low, b_high, b_run, b_dims = b._region
+    if a0 + gap_p >= b1 or b0 >= a1 + gap_p or a_low + gap >= b_high or b_low >= a_high + gap:
+        return False
+    if a_parts or b_parts:
+        run_a = 1 if a_parts else a1 - a0
+        run_b = 1 if b_parts else b1 - b0
+        if not meets(a0 + gap_p - b0, run_a, a_parts, run_b, b_parts):
+            return False
+    return meets(a_low + gap - b_low, a_run, a_dims, b_run, b_dims)

@@ -90,7 +90,7 @@ def _column(value, ndim: int):
 
 def _term(form, value, ndim: int):
     """Scale, bias or immediate as float32, ready to broadcast."""
-    if isinstance(form, OperandForm):
+    if isinstance(form, OperandForm) and form.dtype is not float32:
         value = numerics.cast(value, form.dtype, float32)
     return _column(value, ndim)
 

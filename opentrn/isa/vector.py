@@ -45,6 +45,7 @@ from opentrn.isa.vector_laws import (
 
 ENGINES = ("vector", "scalar", "gpsimd")
 TILE = "sbuf|psum"
+RECIPROCAL = op("reciprocal")
 PREDICATES = (dtypes.uint8, dtypes.uint16, dtypes.uint32)
 # What the Scalar Engine computes before NeuronCore-v4 (nki.isa.tensor_scalar).
 SCALAR_PAIRS = {("multiply", "add"), ("multiply", ""), ("add", "")}
@@ -395,12 +396,13 @@ class reciprocal(VectorInstr):
     """dst[P,F] = 1 / data[P,F], in float32."""
 
     waits = True
+    delivers = True
     dst = Out(TILE, "P F")
     data = In(TILE, "P F")
 
-    def run(i, data):
+    def run(i, data, out=None):
         """One division for each element."""
-        return {"dst": op("reciprocal")(floats(i.data, data))}
+        return {"dst": RECIPROCAL(floats(i.data, data), out=out)}
 
     cycles = stated(
         "NKI ISA v2.26.1 reciprocal and nki.api.shared: max(MIN_II, 8N)",

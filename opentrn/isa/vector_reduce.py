@@ -4,6 +4,7 @@ Meaning and limits: NKI 0.6 API reference (nki.isa).  Costs: NKI ISA reference v
 silent, one tile streams in N cycles and two in 2N (NG2:391-393).
 """
 
+from functools import cached_property
 from math import prod
 from operator import index
 
@@ -83,6 +84,7 @@ class tensor_reduce(VectorInstr):
 
     R = Dim(free_limit, "one result for each position that is not reduced")
 
+    @cached_property
     def axes(i) -> tuple[int, ...]:
         """The axes in rising order, counted from the first dimension."""
         ndim = len(i.data.shape)
@@ -102,7 +104,7 @@ class tensor_reduce(VectorInstr):
             f"negate needs an arithmetic operator, op is {i.op}",
             "leave negate out",
         )
-        axes, ndim = i.axes(), len(i.data.shape)
+        axes, ndim = i.axes, len(i.data.shape)
         trailing = bool(axes) and axes[0] >= 1 and axes == tuple(range(axes[0], ndim))
         yield (
             trailing,
@@ -122,9 +124,9 @@ class tensor_reduce(VectorInstr):
     def run(i, data):
         """One reduction over the merged axes."""
         if i.op.bitvec:
-            found = reduce(i.op, data, i.axes())
+            found = reduce(i.op, data, i.axes)
             return {"dst": as_bits(found, i.dst.dtype.carrier).reshape(i.P, i.R)}
-        found = reduce(i.op, floats(i.data, data), i.axes()).reshape(i.P, i.R)
+        found = reduce(i.op, floats(i.data, data), i.axes).reshape(i.P, i.R)
         return {"dst": np.negative(found) if i.negate else found}
 
     cycles = stated(

@@ -12,7 +12,16 @@ from typing import Any
 from opentrn.base import BoundsError, DType, ShapeError, SpaceError, UsageError
 from opentrn.base import dtype as as_dtype
 from opentrn.isa import relayout
-from opentrn.isa.access import DERIVED, reread, runtime_offset, static_pattern
+from opentrn.isa.access import (
+    DERIVED,
+    OWN,
+    facts_of,
+    numpy_layout,
+    remember,
+    reread,
+    runtime_offset,
+    static_pattern,
+)
 from opentrn.isa.buffer import Buffer
 from opentrn.isa.index import (
     Indirect,
@@ -26,7 +35,7 @@ from opentrn.isa.index import (
     refuse,
     resolve,
 )
-from opentrn.isa.overlap import meets
+from opentrn.isa.overlap import views_meet
 
 Steps = tuple[tuple[int, int], ...]
 
@@ -40,7 +49,7 @@ class View:
 
     `index` is None or an `Indirect`.  Views are frozen; equal when they address the same elements
     of the same buffer in the same way.  Derived facts (`isa.access.DERIVED`) are computed when
-    first asked for and kept.
+    first asked for and kept; views that look in one way at buffers of one sort share them.
     """
 
     buffer: Buffer
@@ -62,28 +71,10 @@ class View:
     whole: bool
 
     __slots__ = (
-        "buffer",
-        "offset",
-        "steps",
-        "dtype",
-        "index",
-        "shape",
-        "strides",
-        "size",
-        "nbytes",
-        "pitch",
-        "partitions",
-        "free_size",
-        "partition_step",
-        "start_partition",
-        "free_offset",
-        "contiguous",
-        "whole",
-        "form",
-        "_region",
-        "_hash",
-        "_cuts",
-    )
+        "buffer", "offset", "steps", "dtype", "index", "shape", "strides", "size", "nbytes",
+        "pitch", "partitions", "free_size", "partition_step", "start_partition", "free_offset",
+        "contiguous", "whole", "form", "_region", "_facts", "_hash", "_cuts",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -103,7 +94,13 @@ class View:
         derive = DERIVED.get(name)
         if derive is None:
             raise AttributeError(f"a View has no attribute {name!r}")
-        value = derive(self)
+        if name in OWN or self.index is not None or self.buffer.address is not None:
+            value = derive(self)
+        else:
+            known = self._facts
+            value = known.get(name)
+            if value is None:
+                value = known[name] = derive(self)
         _set(self, name, value)
         return value
 
@@ -183,22 +180,7 @@ class View:
         Views of different buffers meet only when both buffers have addresses in the same space.
         With a runtime index, whether some legal value of it makes them meet.
         """
-        gap_p = gap = 0
-        if self.buffer is not other.buffer:
-            mine, theirs = self.buffer, other.buffer
-            if mine.space != theirs.space or mine.address is None or theirs.address is None:
-                return False
-            gap_p, gap = mine.partition - theirs.partition, mine.address - theirs.address
-        a0, a1, a_parts, a_low, a_high, a_run, a_dims = self._region
-        b0, b1, b_parts, b_low, b_high, b_run, b_dims = other._region
-        if a0 + gap_p >= b1 or b0 >= a1 + gap_p or a_low + gap >= b_high or b_low >= a_high + gap:
-            return False
-        if a_parts or b_parts:
-            run_a = 1 if a_parts else a1 - a0
-            run_b = 1 if b_parts else b1 - b0
-            if not meets(a0 + gap_p - b0, run_a, a_parts, run_b, b_parts):
-                return False
-        return meets(a_low + gap - b_low, a_run, a_dims, b_run, b_dims)
+        return views_meet(self, other)
 
     def numpy_layout(
         self, itemsize: int, pitch_bytes: int
@@ -209,21 +191,13 @@ class View:
         position comes from a runtime index (vector, tensor) gets stride 0: the consumer adds
         `index.stride · value`.
         """
-        strides = [stride * itemsize for stride, _ in self.steps]
-        buffer = self.buffer
-        if buffer.on_chip:
-            # As partition_step, start_partition and free_offset, which hot code need not keep.
-            pitch = buffer.partition_bytes // self.dtype.itemsize
-            first, free = divmod(self.offset, pitch)
-            stride, count = self.steps[0]
-            strides[0] = pitch_bytes if count == 1 else stride // pitch * pitch_bytes
-            offset = first * pitch_bytes + free * itemsize
-        else:
-            offset = self.offset * itemsize
-        index = self.index
-        if index is not None and index.kind != "scalar":
-            strides[index.dim] = 0
-        return tuple([count for _, count in self.steps]), tuple(strides), offset
+        if self.index is not None:
+            return numpy_layout(self, itemsize, pitch_bytes)
+        key = itemsize, pitch_bytes
+        found = self._facts.get(key)
+        if found is None:
+            found = self._facts[key] = numpy_layout(self, itemsize, pitch_bytes)
+        return found
 
     # ------------------------------------------------------------------ cutting
 
@@ -237,19 +211,30 @@ class View:
         Integers drop their dimension; on chip the partition dimension and at least two dimensions
         stay, in HBM at least one.  Raises BoundsError (nothing is clamped), UsageError.
         """
-        steps = self.steps
-        if type(key) is tuple and len(key) == len(steps) and self.index is None:
-            cut = plain_cut(self.offset, steps, key, self.buffer.on_chip)
-            if cut is not None:
-                return self._cuts.get(cut) or self._kept(cut)
+        cut = self.plain(key) if type(key) is tuple else None
+        if cut is not None:
+            return cut
         offset, steps, index = resolve(self, key)
         return View(self.buffer, offset, steps, self.dtype, index)
 
-    def _kept(self, cut: tuple[int, Steps]) -> "View":
-        """A new cut, kept because the loops of a kernel take the same ones again and again."""
-        if len(self._cuts) >= CUTS:
-            self._cuts.clear()
-        made = self._cuts[cut] = View(self.buffer, cut[0], cut[1], self.dtype)
+    def plain(self, key: tuple) -> "View | None":
+        """`at` where only in-range integers, plain slices and static ds take part; else None.
+
+        Cuts are kept, because the loops of a kernel take the same ones again and again.
+        """
+        if self.index is not None or len(key) != len(self.steps):
+            return None
+        buffer, kept = self.buffer, self._cuts
+        cut = plain_cut(self.offset, self.steps, key, buffer.on_chip)
+        if cut is None:
+            return None
+        made = kept.get(cut)
+        if made is None:
+            if len(kept) >= CUTS:
+                kept.clear()
+            made = kept[cut] = View(buffer, cut[0], cut[1], self.dtype)
+            if buffer.address is None:
+                remember(made, facts_of(made))
         return made
 
     def slice(self, dim: int, start: int, end: int, step: int = 1) -> "View":
@@ -597,4 +582,9 @@ class View:
 
 def of(buffer: Buffer) -> View:
     """The view of a whole buffer."""
-    return View(buffer, 0, relayout.row_major(buffer.shape), buffer.dtype)
+    sort = buffer.sort
+    made = View(buffer, 0, sort.steps, buffer.dtype)
+    if buffer.address is None:
+        remember(made, sort.whole)
+    _set(made, "_cuts", {})
+    return made

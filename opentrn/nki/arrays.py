@@ -6,6 +6,7 @@ import numpy as np
 
 from opentrn.base import DtypeError, UsageError, declare, numerics
 from opentrn.base import dtype as as_dtype
+from opentrn.isa import view_of
 from opentrn.nki import versions
 from opentrn.nki.session import Session
 from opentrn.nki.tensor import Handle, MemoryRegion, NkiTensor
@@ -182,6 +183,4 @@ def write_back(session: Session, buffers) -> None:
 
 def whole(session: Session, buffer, region: MemoryRegion) -> NkiTensor:
     """The tensor that covers a buffer."""
-    from opentrn.isa import view_of
-
     return NkiTensor(view_of(buffer), Handle(session.machine, buffer, region, session.room))

@@ -16,7 +16,7 @@ from opentrn.isa import (
 )
 from opentrn.isa import form as make_form
 from opentrn.nki.axes import check_axes
-from opentrn.nki.session import current
+from opentrn.nki.session import _CURRENT, current
 from opentrn.nki.tensor import NKIObject, NkiTensor, VirtualRegister, refuse_foreign
 
 NUMBER = ImmediateForm()
@@ -61,7 +61,7 @@ def operand(cls, position: int, given: Any) -> tuple[Any, Any]:
 
 def issue(cls, operands: tuple, flags: tuple, values: tuple, name: str | None) -> NkiInstruction:
     """Check, run and record one instruction; errors carry the user's line."""
-    session = current()
+    session = _CURRENT.get() or current()
     machine, kept, seen = session.machine, [], []
     for position, given in enumerate(operands):
         if type(given) is NkiTensor:
@@ -86,7 +86,7 @@ def issue(cls, operands: tuple, flags: tuple, values: tuple, name: str | None) -
             raise
         session.refused.append((error, kept))
         return NkiInstruction(None)
-    instruction = Instruction(made, tuple(kept), values, session.line or user_line(), name)
+    instruction = Instruction(made, tuple(kept), values, session.line or user_line(3), name)
     if session.axes:
         check_axes(session, instruction)
     session.issue(instruction)

@@ -5,6 +5,7 @@ import inspect
 import sys
 from collections.abc import Callable
 from math import prod
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,7 @@ class AnyKernel:
     def __init__(self, func: Callable, grid: tuple[int, ...] = (1,), **options: Any):
         functools.update_wrapper(self, func)
         self.func, self.grid, self.options = func, grid, options
+        self.known: tuple[tuple, inspect.Signature] | None = None
 
     @property
     def instances(self) -> int:
@@ -136,9 +138,20 @@ def _kernel(func: Callable, options: dict[str, Any]) -> "Kernel":
 def bind(kernel: Kernel, args: tuple, kwargs: dict[str, Any]) -> inspect.BoundArguments:
     """The arguments by the names of the kernel's parameters; CallError when they do not fit."""
     try:
-        return inspect.signature(kernel.func).bind(*args, **kwargs)
+        return _signature(kernel).bind(*args, **kwargs)
     except TypeError as error:
         raise CallError(f"{kernel.__name__}: {error}", code="nki.call") from None
+
+
+def _signature(kernel: AnyKernel) -> inspect.Signature:
+    """The signature of the kernel's function, kept as long as nothing it is read from changes."""
+    func = kernel.func
+    if type(func) is not FunctionType or func.__kwdefaults__ or func.__dict__:
+        return inspect.signature(func)
+    source = func.__code__, func.__defaults__, tuple(func.__annotations__.items())
+    if kernel.known is None or kernel.known[0] != source:
+        kernel.known = source, inspect.signature(func)
+    return kernel.known[1]
 
 
 def _note_options(options: dict[str, Any]) -> None:
@@ -160,7 +173,7 @@ def run(kernel: Callable, *args: Any, **kwargs: Any) -> Run:
     with PlainTracebacks():
         chip = chosen_chip(made.options.get("platform_target"))
         bound = bind(made, args, kwargs)
-        check_declared(made.func, bound.arguments)
+        check_declared(bound)
         like = kind_of(args, kwargs)
         if made.instances > 1:
             world = World(chip, cores=made.instances)

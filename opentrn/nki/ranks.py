@@ -89,7 +89,7 @@ def _together(made: AnyKernel, sets: list[tuple[tuple, dict]], nodes: int) -> tu
         return made.launch_ranks(sets, nodes)
     bounds = [bind(made, args, named) for args, named in sets]
     for bound in bounds:
-        check_declared(made.func, bound.arguments)
+        check_declared(bound)
     like = kind_of(*sets[0])
     world = World(
         chosen_chip(made.options.get("platform_target")), len(sets), made.instances, nodes

@@ -43,7 +43,8 @@ class Session:
     and `block` holds the instructions of the outermost of these.
     `findings` are what was noticed about the kernel's Python, each once; `asked` counts how often
     a register was asked whether it is zero.  `lookers` look after every instruction (`nki.debug`).
-    `room` counts the bytes of live tiles; `axes` names partition axes (`nki.axes`).
+    `room` counts the bytes of live tiles, `fits` holds the sorts of buffer known to fit the chip;
+    `axes` names partition axes (`nki.axes`).
     `refused` collects (error, operands) of refused instructions, which are then left out; with
     None they are raised.
     `line` replaces the user's line for instructions that were written earlier than they are issued.
@@ -68,6 +69,7 @@ class Session:
     block: list[Instruction] = field(default_factory=list)
     lookers: tuple[Any, ...] = ()
     room: Room = field(default_factory=Room)
+    fits: set[Any] = field(default_factory=set)
     axes: dict[Buffer, str] = field(default_factory=dict)
 
     def note(self, code: str, what: str, fix: str = "") -> None:
@@ -125,6 +127,16 @@ class Session:
         if not self.machine.strict.precise:
             dtype = widened(dtype)
         return self.builder.buffer(space, shape, dtype, where=where, **more)
+
+    def own(self, space: str, shape, dtype, name: str, partition: int, address) -> Buffer:
+        """As `buffer`, for one that no other instance shares."""
+        if not self.machine.strict.precise:
+            dtype = widened(dtype)
+        # called by ndarray, and that by the user at the nearest
+        known, where = self.builder.buffers, self.line or user_line(3)
+        made = Buffer(len(known), space, shape, dtype, name, where, address, partition)
+        known.append(made)
+        return made
 
 
 @dataclass(frozen=True)

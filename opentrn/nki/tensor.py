@@ -248,6 +248,9 @@ class NkiTensor(Unknown, NKIObject):
     def __getitem__(self, key) -> "NkiTensor":
         """NumPy-style indexing; see `isa.View.at`.  What lies outside is refused when used."""
         keys = key if type(key) is tuple else (key,)
+        cut = self._view.plain(keys)
+        if cut is not None:
+            return NkiTensor(cut, self._handle, self._indices)
         for k in keys:
             # Only a static nl.ds has a number as its start; a slice may have one, or None.
             if type(k) not in STATIC and type(getattr(k, "start", None)) is not int:

@@ -1,8 +1,6 @@
 """`nki.typing`: say in a kernel's signature which shapes it expects; `nki.run` checks them."""
 
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any
 
 from opentrn.base import ShapeError, declare
 
@@ -25,13 +23,13 @@ class tensor:
         return type("tensor", (cls,), {"shape": sizes})
 
 
-def check_declared(func: Callable, arguments: Mapping[str, Any]) -> None:
-    """Compare arguments with the shapes that `func` declares; ShapeError for the first difference.
+def check_declared(bound: inspect.BoundArguments) -> None:
+    """Compare arguments with the shapes declared for them; ShapeError for the first difference.
 
     Annotations of other kinds are not ours to judge.
     """
-    for name, parameter in inspect.signature(func).parameters.items():
-        wanted, given = parameter.annotation, arguments.get(name)
+    for name, parameter in bound.signature.parameters.items():
+        wanted, given = parameter.annotation, bound.arguments.get(name)
         if not (isinstance(wanted, type) and issubclass(wanted, tensor)) or wanted.shape is None:
             continue
         shape = getattr(given, "shape", None)

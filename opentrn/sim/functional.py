@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from opentrn.base import UnwrittenError, UsageError, explanation
-from opentrn.isa import Buffer, Instruction, Loop, Register, View
+from opentrn.isa import Buffer, Instruction, Loop, Register, Sort, View
 from opentrn.sim import dynamic, groups
 from opentrn.sim.collectives import by_itself
 from opentrn.sim.columns import Columns, access
@@ -23,6 +23,7 @@ from opentrn.sim.memory import (
     writer,
 )
 from opentrn.sim.plan import Plan, check_range, plan_of
+from opentrn.sim.states import EngineStates
 from opentrn.sim.strict import Finding, Strict
 
 # A device loop of more iterations than this is taken for one that never ends.
@@ -44,14 +45,13 @@ class Machine:
         self.chip, self.strict, self.checking = chip, strict or Strict(), checking
         self.storages: dict[Buffer, Storage] = {}
         self.registers: dict[int, int] = {}
-        self.accumulators: dict[tuple[str, str], np.ndarray] = {}
-        self._fresh: dict[tuple[str, str], np.ndarray] = {}
+        self.states = EngineStates()
         self.findings: list[Finding] = []
         self.trips: list[tuple[Loop, int]] = []
         # Instructions recorded in a loop body that no iteration has reached yet.
         self.unseen: set[Instruction] = set()
         self._noticed: set[tuple] = set()
-        self._pool: dict[tuple, list[np.ndarray]] = {}
+        self._pool: dict[Sort, list[np.ndarray]] = {}
         self._pooled, self._slab = 0, Slab()
         self._arenas: dict[str, Arena] = {}
         # Work that was checked and recorded and is still to be computed (see `sim.late`).
@@ -80,7 +80,7 @@ class Machine:
         return storage
 
     def _rows(self, buffer: Buffer) -> np.ndarray:
-        free = self._pool.get((buffer.space, buffer.shape[0], buffer.free, buffer.dtype))
+        free = self._pool.get(buffer.sort)
         if free:
             array = free.pop()
             self._pooled -= array.nbytes
@@ -140,8 +140,7 @@ class Machine:
         if storage is None or storage.raw:
             return
         if self._pooled + storage.array.nbytes <= POOL_BYTES:
-            key = (buffer.space, buffer.shape[0], buffer.free, buffer.dtype)
-            self._pool.setdefault(key, []).append(storage.array)
+            self._pool.setdefault(buffer.sort, []).append(storage.array)
             self._pooled += storage.array.nbytes
 
     def hold(self) -> None:
@@ -178,10 +177,11 @@ class Machine:
 
     def execute(self, instruction: Instruction) -> None:
         """Run one instruction now: check what it reads, compute, store, record what it wrote."""
-        plan = plan_of(instruction.form)
+        form = instruction.form
+        plan = form.plan or plan_of(form)
         for kind, what in plan.ignored:
             self.notice(kind, what, instruction.where)
-        if instruction.form.limited and self.strict.activation_range != "ignore":
+        if form.limited and self.strict.activation_range != "ignore":
             check_range(self, instruction, plan)
         if plan.sums:
             return self._run_sum(instruction, plan)
@@ -198,31 +198,46 @@ class Machine:
 
     def _run_plain(self, instruction: Instruction, plan: Plan) -> None:
         """The short way for static operands; `bind` is its specification."""
-        form, operands, values = instruction.form, instruction.operands, instruction.values
-        given = dict(zip(form.value_names, values, strict=True)) if values else {}
-        for n, name in plan.inputs:
-            view = operands[n]
-            given[name] = view
-            if type(view) is View:
-                storage = self.source(instruction, view, name)
-                given[name] = storage.read(view)
+        form, operands, room = instruction.form, instruction.operands, None
+        given = self._inputs(instruction, plan)
         if form.state:
-            given[form.state] = self._state(form)
-        room = self._room(instruction) if plan.direct else None
-        if room is not None:
-            given["out"] = room
+            given[form.state] = self.states.of(form)
+        if plan.direct:
+            room = self._room(instruction)
+            if room is not None:
+                given["out"] = room
         result = form.run(**given)
         if form.state:
-            self._keep_state(form, result)
+            self.states.keep(form, result)
         for n, name in plan.outputs:
-            view = operands[n]
-            if view is not None and name in result:
-                storage = self.target(instruction, view)
-                if room is None or result[name] is not room:
-                    known = view.dtype if plan.exact else None
-                    put(storage.window(view), result[name], view.dtype, storage.raw, known)
-                if storage.written.cells is not True:
-                    storage.written.add(view)
+            view, value = operands[n], result.get(name)
+            if view is None or value is None:
+                continue
+            storage = self.target(instruction, view)
+            if value is not room:
+                known = view.dtype if plan.exact else None
+                put(storage.window(view), value, view.dtype, storage.raw, known)
+            if storage.written.cells is not True:
+                storage.written.add(view)
+
+    def _inputs(self, instruction: Instruction, plan: Plan) -> dict[str, Any]:
+        """The numbers and values an instruction takes, by name."""
+        form, operands, storages = instruction.form, instruction.operands, self.storages
+        given = {}
+        if instruction.values:
+            given.update(zip(form.value_names, instruction.values, strict=True))
+        for n, name in plan.inputs:
+            view = given[name] = operands[n]
+            if type(view) is not View:
+                continue
+            storage = storages.get(view.buffer) or self.allocate(view.buffer)
+            known = storage.windows.get(id(view))
+            ready = storage.written.cells is True and storage.touched.cells is None
+            if known is not None and ready and not storage.raw:  # nothing is left to ask
+                given[name] = known[1]
+            else:
+                given[name] = self.source(instruction, view, name).read(view)
+        return given
 
     def _room(self, instruction: Instruction) -> np.ndarray | None:
         """Where the result may be written while it is computed: memory that is not read."""
@@ -266,8 +281,10 @@ class Machine:
     def target(self, instruction: Instruction, view: View) -> Storage:
         """The storage of a view that is about to be overwritten."""
         storage = self.storages.get(view.buffer) or self.allocate(view.buffer)
-        storage.settle(view)
-        storage.own()
+        if view.dtype is not storage.buffer.dtype:
+            storage.settle(view)
+        if storage.borrowed:
+            storage.own()
         if storage.touched.cells is not None:
             groups.close(self, storage, view, instruction)
         return storage
@@ -346,7 +363,7 @@ class Machine:
             if role != "in" and operand is not None:
                 writers.append((name, self._writer(name, operand, instruction, links)))
         if form.state:
-            known = given[form.state] = self._state(form)
+            known = given[form.state] = self.states.of(form)
             writers.append((form.state, lambda v: None if v is known else np.copyto(known, v)))
         return _step(form, given, moving, writers, links)
 
@@ -391,24 +408,6 @@ class Machine:
             moving.append((name, lambda: self.register(operand)))
         else:
             given[name] = operand
-
-    def _state(self, form) -> np.ndarray:
-        """The accumulators (or generator) of the form's engine, which the machine updates."""
-        known = self.accumulators.get((form.engine_name, form.state))
-        if known is None:
-            known = self.accumulators[form.engine_name, form.state] = form.fresh()
-            self._fresh[form.engine_name, form.state] = known.copy()
-        return known
-
-    def reset_state(self) -> None:
-        """Engine states as before the first instruction, in place."""
-        for key, held in self.accumulators.items():
-            np.copyto(held, self._fresh[key])
-
-    def _keep_state(self, form, result: dict) -> None:
-        after, known = result.get(form.state), self._state(form)
-        if after is not None and after is not known:
-            np.copyto(known, after)
 
     def register(self, register: Register | int) -> int:
         """The register's value now; UsageError when nothing was moved into it."""

@@ -287,7 +287,7 @@ class Storage:
 
     def settle(self, view: View) -> None:
         """Turn values into bytes when `view` reinterprets them as another dtype."""
-        if view.dtype != self.buffer.dtype:
+        if view.dtype is not self.buffer.dtype and view.dtype != self.buffer.dtype:
             if self.late:
                 catch_up(self.late)
             # Before single bytes of an element can be written, all of it reads as uninitialised.

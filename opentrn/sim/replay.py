@@ -94,7 +94,7 @@ class Replay:
             wipe()
         for storage in self._psum:
             storage.touched.clear()
-        self.machine.reset_state()
+        self.machine.states.reset()
         with one_blas_thread(), np.errstate(all="ignore"):
             for step in self._steps:
                 step()

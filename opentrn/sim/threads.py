@@ -17,8 +17,17 @@ def _controller() -> ThreadpoolController:
     return ThreadpoolController()
 
 
+@cache
+def _libraries() -> list:
+    """The BLAS libraries among them."""
+    return _controller().select(user_api="blas").lib_controllers
+
+
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Limit BLAS to one thread inside the block."""
+    """Limit BLAS to one thread inside the block (asking whether it is so is quicker)."""
+    if all(library.get_num_threads() == 1 for library in _libraries()):
+        yield
+        return
     with _controller().limit(limits=1, user_api="blas"):
         yield

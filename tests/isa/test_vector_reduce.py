@@ -34,6 +34,22 @@ def registers(value=0.0):
 # ------------------------------------------------------------------ tensor_reduce
 
 
+@pytest.mark.parametrize("width", [1, 2, 7, 64, 300])
+@pytest.mark.parametrize("name", ["maximum", "minimum"])
+def test_the_extreme_of_a_row_with_every_kind_of_number(name, width):
+    x = numbers(64, width, seed=width)
+    x[5, 0], x[6, width // 2], x[7, width - 1] = np.nan, np.inf, -np.inf
+    x[8] = 3.0
+    form = make(tensor_reduce, dst=tile(64, 1), op=name, data=tile(64, width), axis=1)
+    pick = max if name == "maximum" else min
+    wanted = [np.nan if any(v != v for v in row) else pick(row) for row in x.tolist()]
+    np.testing.assert_array_equal(form.run(x)["dst"][:, 0], np.array(wanted, F))
+    # rows that lie apart, as those of a padded tile do
+    wider = np.zeros((64, width + 5), F)
+    wider[:, :width] = x
+    np.testing.assert_array_equal(form.run(wider[:, :width])["dst"][:, 0], np.array(wanted, F))
+
+
 @settings(max_examples=25, deadline=None)
 @given(SHAPES, st.sampled_from([(3,), (2, 3), (1, 2, 3)]), st.booleans(), st.booleans())
 def test_sum_over_trailing_axes(shape, axes, negate, keepdims):
@@ -139,7 +155,7 @@ def test_reduce_refusals():
         lambda: make(tensor_reduce, dst=tile(64, 2), op="add", axis=2, **base),
     )
     negative = make(tensor_reduce, dst=tile(128, 2), op="add", axis=-1, **base)
-    assert negative.axes() == (2,)
+    assert negative.axes == (2,)
 
 
 def test_reduce_cost():

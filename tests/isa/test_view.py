@@ -516,3 +516,37 @@ def test_numpy_integers_become_plain_integers():
     for v in views:
         assert type(v.offset) is int
         assert all(type(s) is int and type(c) is int for s, c in v.steps)
+
+
+# ------------------------------------------------------------------ what views alike share
+
+
+def test_views_alike_of_different_buffers_share_their_form_and_not_their_place():
+    one, other = tensor((128, 40)), tensor((128, 40))
+    assert one.form is other.form
+    assert one[:, 3:9].form is other[:, 3:9].form
+    assert one != other
+    assert hash(one[:, 3:9]) != hash(other[:, 3:9])
+    assert one.at((slice(None), slice(3, 9))).buffer is one.buffer
+
+
+def test_what_lies_elsewhere_or_is_of_another_type_shares_nothing():
+    plain = tensor((64, 40))
+    placed = tensor((64, 40), address=256, partition=64)
+    assert (plain.form.partition, placed.form.partition) == (0, 64)
+    bank = tensor((64, 40), space="psum", address=256)
+    assert (tensor((64, 40), space="psum").form.offset, bank.form.offset) == (0, 256)
+    narrow, wide = tensor((64, 40), BF16), tensor((64, 40), dtypes.widened(BF16))
+    assert narrow.dtype == wide.dtype  # by name
+    assert narrow.form is not wide.form
+    assert tensor((64, 40), space="psum").form is not plain.form
+
+
+def test_a_size_that_equals_an_integer_is_still_looked_at():
+    tensor((128, 48))
+    for sizes in ((128.0, 48), (128, 48.0)):
+        with pytest.raises(UsageError):
+            tensor(sizes)
+    assert tensor((np.int64(128), 48)).shape == (128, 48)
+    assert tensor([128, 48]).shape == (128, 48)
+    assert type(tensor((np.int64(128), 48)).shape[0]) is int

@@ -101,46 +101,49 @@ def ndarray(shape, dtype, buffer=sbuf, name="", address=None) -> NkiTensor:
     `address` is `(first partition, byte within each partition)`; tensors with overlapping
     addresses share memory.  Raises ShapeError for more than 128 partitions on chip.
     """
-    if isinstance(buffer, str):
-        raise SpaceError(
-            f"buffer={buffer!r} is a string",
-            code="nki.buffer",
-            fix=f"pass buffer=nl.{region_of(buffer).value} (strings went with NKI 0.3)",
-        )
+    region = buffer if type(buffer) is MemoryRegion else _told_region(buffer)
+    dtype = as_dtype(dtype)
     _check_named(dtype, name)
-    session, region = current(), region_of(buffer)
-    shape = tuple(shape)
-    pmax = int(session.chip.core.partitions)
-    if region.space != "hbm" and shape and shape[0] > pmax:
-        raise ShapeError(
-            f"ndarray: {list(shape)} in {region.value} has {shape[0]} partitions, "
-            f"at most {pmax} exist",
-            code="nki.partitions",
-            fix=f"cut the first dimension into {-(-shape[0] // pmax)} tiles of at most {pmax}",
-        )
-    kind = "output" if region is shared_hbm else "temp"
-    partition, start = (0, None) if address is None else (int(address[0]), int(address[1]))
-    made = session.buffer(
-        region.space,
-        shape,
-        as_dtype(dtype),
-        name=name or "",
-        kind=kind,
-        partition=partition,
-        address=start,
-    )
-    refuse_larger(session.chip, made)
+    session, shape = current(), tuple(shape)
+    if region is shared_hbm:
+        made = session.buffer("hbm", shape, dtype, name=name or "", kind="output", address=address)
+    else:
+        if shape and shape[0] > session.chip.core.partitions and region is not private_hbm:
+            _too_many(session, shape, region)
+        partition, start = (0, None) if address is None else (int(address[0]), int(address[1]))
+        made = session.own(region.space, shape, dtype, name or "", partition, start)
+    if made.sort not in session.fits:
+        refuse_larger(session.chip, made)
+        session.fits.add(made.sort)
     if address is not None:
         _check_address(session, made, address)
     session.allocate(made)
     return whole(session, made, region)
 
 
+def _told_region(buffer) -> MemoryRegion:
+    """SpaceError for a string, which was a memory until NKI 0.3, as for anything else."""
+    raise SpaceError(
+        f"buffer={buffer!r} is a string",
+        code="nki.buffer",
+        fix=f"pass buffer=nl.{region_of(buffer).value} (strings went with NKI 0.3)",
+    )
+
+
+def _too_many(session, shape: tuple, region: MemoryRegion) -> None:
+    pmax = int(session.chip.core.partitions)
+    raise ShapeError(
+        f"ndarray: {list(shape)} in {region.value} has {shape[0]} partitions, at most {pmax} exist",
+        code="nki.partitions",
+        fix=f"cut the first dimension into {-(-shape[0] // pmax)} tiles of at most {pmax}",
+    )
+
+
 def _check_named(dtype, name) -> None:
     """Refuse dtypes the chip does not have, and names that are none (None leaves it unnamed)."""
-    if not as_dtype(dtype).on_chip:
-        raise DtypeError(f"ndarray: the chip has no {as_dtype(dtype)}", code="nki.argument_dtype")
-    if not isinstance(name, str | None):
+    if not dtype.on_chip:
+        raise DtypeError(f"ndarray: the chip has no {dtype}", code="nki.argument_dtype")
+    if name is not None and not isinstance(name, str):
         raise UsageError(
             f"ndarray: name={name!r} is a {type(name).__name__}",
             code="nki.argument",
