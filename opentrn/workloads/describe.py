@@ -98,7 +98,7 @@ def _read(path: Path) -> dict[str, Any]:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise MissingFileError(f"cannot read {path.name}: {error}", code="workloads.file") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FileFormatError(f"{path.name} is not JSON: {error}", code="workloads.file") from None
     if not isinstance(data, dict):
         raise FileFormatError(f"{path.name} holds no object", code="workloads.file")

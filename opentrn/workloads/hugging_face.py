@@ -42,6 +42,14 @@ class Config(dict):
         value = self.get(name)
         return default if value is None else self._whole(name, value)
 
+    def layers(self, name: str) -> list[int]:
+        """A list of layers, empty when it is left out or null."""
+        value = self.get(name) or []
+        if isinstance(value, list) and all(type(n) is int and n >= 0 for n in value):
+            return value
+        self.wrong.append(f"{name} = {value!r}")
+        return []
+
     def _whole(self, name: str, value: Any) -> int:
         least = 0 if name in _MAY_BE_ZERO else 1
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
@@ -94,9 +102,8 @@ def _qwen3_experts(c: Config) -> dict[str, Any]:
         c, "num_experts", "num_experts_per_tok", "moe_intermediate_size"
     )
     text, every = _text(c), c.maybe("decoder_sparse_step", 1)
-    plain = set(c.get("mlp_only_layers") or ())
-    routed = sum((n + 1) % every == 0 and n not in plain for n in range(text["layers"]))
-    dense = text["layers"] - routed
+    plain = {n for n in c.layers("mlp_only_layers") if n < text["layers"] and (n + 1) % every == 0}
+    dense = text["layers"] - (text["layers"] // every - len(plain))
     return text | {
         "head_norm": True, "experts": experts, "active_experts": active, "expert": wide,
         "dense_layers": dense, "feedforward": c.size("intermediate_size") if dense else 0,
@@ -218,7 +225,7 @@ def from_config(config: Config, name: str = "") -> Model:
     kind = config.get("model_type")
     if kind is None:
         raise FileFormatError("config.json has no model_type", code="workloads.config")
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         close = ", ".join(nearest(str(kind), KINDS)) or ", ".join(KINDS)
         raise UnknownNameError(
             f"no rule reads the config.json of model_type {kind!r}", code="workloads.config",

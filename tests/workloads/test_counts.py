@@ -159,3 +159,28 @@ def test_a_window_bounds_the_cache_of_every_layer():
     read = from_config(config.to_dict())
     assert (read.window, read.window_layers) == (4096, 32)
     assert from_config(transformers.MistralConfig(sliding_window=None).to_dict()).window == 0
+
+
+@pytest.mark.parametrize("fields", [
+    {"model_type": ["llama"]}, {"model_type": "qwen3_moe", "mlp_only_layers": "abc"},
+    {"model_type": "qwen3_moe", "mlp_only_layers": [-1]},
+    {"model_type": "qwen3_moe", "decoder_sparse_step": 0},
+    {"model_type": "deepseek_v3", "first_k_dense_replace": 5},
+])  # fmt: skip
+def test_layers_that_cannot_be_are_refused(fields):
+    with pytest.raises(TrnError) as caught:
+        from_config(LATENT | ROUTED | {"n_shared_experts": 1} | fields)
+    assert caught.value.code in ("workloads.config", "workloads.model")
+
+
+def test_a_file_nested_without_end_is_refused(tmp_path):
+    file = tmp_path / "config.json"
+    file.write_text("[" * 100_000)
+    with pytest.raises(TrnError, match="is not JSON"):
+        model(str(file))
+
+
+def test_a_billion_layers_take_no_time():
+    read = from_config(ROUTED | {"model_type": "qwen3_moe", "num_hidden_layers": 10**9,
+                                 "decoder_sparse_step": 3})  # fmt: skip
+    assert read.expert_layers == 333_333_333
