@@ -184,7 +184,7 @@ class Chain(Composite):
             raise Wrong(f"operands have shapes {sorted(map(list, shapes))}")
         return Type(inputs[0].shape, dtype(self.kind))
 
-    def _typed(self, inputs: tuple[Type, ...]) -> list[tuple[Op, list[Type]]]:
+    def typed(self, inputs: tuple[Type, ...]) -> list[tuple[Op, list[Type]]]:
         """Each step's op and the types of its operands."""
         found: list[tuple[Op, list[Type]]] = []
         results: list[Type] = []
@@ -202,7 +202,7 @@ class Chain(Composite):
     def decompose(self, g, *inputs: Value) -> Value:
         """The steps as the ops they were."""
         done: list[Value] = []
-        steps = self._typed(tuple(v.type for v in inputs))
+        steps = self.typed(tuple(v.type for v in inputs))
         for (op, types), (_, _, places) in zip(steps, self.steps, strict=True):
             args = [
                 (inputs if p[0] == "in" else done)[p[1]]

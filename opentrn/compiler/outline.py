@@ -15,7 +15,7 @@ from opentrn.compiler.emit import Emitter
 from opentrn.compiler.place import Lives, lives_of, place_hbm
 from opentrn.graph import Graph
 from opentrn.hw import target as find_target
-from opentrn.isa import Buffer, Call, Program
+from opentrn.isa import Buffer, Call, Program, Spec, exe
 from opentrn.nki import Recording
 from opentrn.sim import timeline
 
@@ -42,7 +42,8 @@ class Part(NamedTuple):
 class Outline:
     """What is known of a graph on one core of a chip without a linked program.
 
-    `hbm_bytes` are bytes of constants, inputs, outputs and scratchpad.
+    `hbm_bytes` are bytes of constants, inputs, outputs and scratchpad; `inputs` and `outputs` the
+    specs of the program; `why` says why it was not linked.
     """
 
     name: str
@@ -50,6 +51,9 @@ class Outline:
     dtype: DType
     parts: tuple[Part, ...]
     hbm_bytes: dict[str, int]
+    inputs: tuple[Spec, ...] = ()
+    outputs: tuple[Spec, ...] = ()
+    why: str = ""
 
     @cached_property
     def instructions(self) -> int:
@@ -120,7 +124,9 @@ class Outliner(Emitter):
             yield Part(name, recordings[number].program, outside, calls, times[number])
 
 
-def outline(graph: Graph, target: str = "trn2", dtype: str = "float32") -> Outline:
+def outline(
+    graph: Graph, target: str = "trn2", dtype: str = "float32", why: str = ""
+) -> Outline:
     """Time a graph on one core of `target` without linking a program or computing anything.
 
     Raises what `compile_graph` raises, and UnsupportedError `compiler.outline` for loops.
@@ -132,7 +138,10 @@ def outline(graph: Graph, target: str = "trn2", dtype: str = "float32") -> Outli
     emitter = Outliner(state.graph, state.uses, state.chip)
     program = emitter.run()
     hbm_bytes = place_hbm(program, emitter.lives())
-    return Outline(graph.name, state.chip.name, state.dtype, tuple(emitter.timed()), hbm_bytes)
+    parts = tuple(emitter.timed())
+    return Outline(graph.name, state.chip.name, state.dtype, parts, hbm_bytes,
+                   exe.specs(program.inputs),
+                   exe.specs(program.results or program.outputs), why)  # fmt: skip
 
 
 __all__ = ["Outline", "Part", "outline"]

@@ -13,10 +13,13 @@ from opentrn.compiler.choose import Use, choose, use_of
 from opentrn.compiler.dilate import DILATION
 from opentrn.compiler.emit import Emitter
 from opentrn.compiler.empty import without_empty_ends
+from opentrn.compiler.fast import Fast
 from opentrn.compiler.fuse import LAST, LINEAR
 from opentrn.compiler.merge import merge, norms
 from opentrn.compiler.narrow import WRAP
+from opentrn.compiler.numerics import after_linking, before_linking, check_mode
 from opentrn.compiler.order import order
+from opentrn.compiler.outline import Outline, outline
 from opentrn.compiler.place import place_hbm
 from opentrn.compiler.places import PLACES
 from opentrn.compiler.precision import precision
@@ -187,13 +190,16 @@ def compile_graph(
     watch: Callable[[str, State], None] | None = None,
     tick: Callable | None = None,
     integer_products: bool = False,
+    numerics: str = "exact",
 ) -> Executable:
     """Compile a graph for one core of `target`; floats are stored as `dtype` between ops.
 
     `watch(stage name, state)` is called after each stage, `tick()` for each value emitted.  With
     `integer_products` matrix products of 32- and 64-bit integers, which the Neuron compiler
-    refuses, are computed exactly out of their bytes.  Raises UnsupportedError `compiler.no_kernel`
-    and `compiler.integer_product`, CapacityError from placement, UnknownNameError.
+    refuses, are computed exactly out of their bytes.  `numerics` says who computes: "exact" the
+    instructions, "fast" vectorised code (see `compiler.fast`), "auto" either, by size.  Raises
+    UnsupportedError `compiler.no_kernel` and `compiler.integer_product`, CapacityError from
+    placement, UnknownNameError, UsageError `compiler.numerics`.
     """
     inner, empty = without_empty_ends(graph)
     state = State(inner, find_target(target), as_dtype(dtype), tick=tick)
@@ -203,8 +209,10 @@ def compile_graph(
         obey(stage, state)
         if watch is not None:
             watch(stage.name, state)
+    choice = after_linking(numerics, state.graph, len(state.program))
     meta = {
         "opentrn": opentrn.__version__,
+        "numerics": choice._asdict(),
         "dtype": str(state.dtype),
         "hbm_bytes": state.memory,
         **state.statistics,
@@ -214,7 +222,8 @@ def compile_graph(
         "kernels": _counts((use.name, use.why) for use in state.calls),
         "rules": _counts((note.rule, note.outcome) for note in state.notes),
     }
-    return Executable.of(state.program, graph_text=write(graph), meta=meta)
+    fast = Fast(state.graph) if choice.mode == "fast" else None
+    return Executable.of(state.program, graph_text=write(graph), meta=meta, fast=fast)
 
 
 def _counts(pairs) -> list[list]:
@@ -231,18 +240,24 @@ def compile(
     *,
     target: str = "trn2",
     dtype: str = "float32",
+    numerics: str = "exact",
     **options: Any,
-) -> Executable:
+) -> Executable | Outline:
     """Compile a `Graph`, or a torch module with example arguments, for one core of `target`.
 
     `dtype` is what floats are stored as between ops: "float32", "bfloat16" or "float16"; other
-    options as in `compile_graph`.  What a module returns comes flat, in the order of its pytree.
-    Raises UnsupportedError naming every op without a rule (`graph.unsupported_op`) or a kernel
-    (`compiler.no_kernel`), UsageError `graph.effects` for a module that returns more than tensors
-    or changes what it is given.
+    options as in `compile_graph`.  With `numerics` "none" (or "auto", for what does not fit this
+    machine) the result is an outline, which has times and sizes only.  What a module returns comes
+    flat, in the order of its pytree.  Raises UnsupportedError naming every op without a rule
+    (`graph.unsupported_op`) or a kernel (`compiler.no_kernel`), UsageError `graph.effects` for a
+    module that returns more than tensors or changes what it is given.
     """
+    check_mode(numerics)
     graph = model if isinstance(model, Graph) else from_torch(model, args, pure=True)
-    return compile_graph(graph, target, dtype, **options)
+    choice = before_linking(numerics, graph)
+    if choice is not None:
+        return outline(graph, target, dtype, why=choice.why)
+    return compile_graph(graph, target, dtype, numerics=numerics, **options)
 
 
 def obey(stage: Stage, state: State) -> None:

@@ -83,7 +83,8 @@ class Executable:
     """A compiled program with its constants: everything a device needs, and where it came from.
 
     `constants` maps names (see `constant_names`) to arrays in storage dtypes; `meta` is plain JSON
-    data.  Raises UsageError `isa.executable_parts` when the parts do not fit each other.
+    data.  `fast`, which is not saved, computes the outputs from the inputs in place of the program.
+    Raises UsageError `isa.executable_parts` when the parts do not fit each other.
     """
 
     name: str
@@ -94,6 +95,7 @@ class Executable:
     outputs: tuple[Spec, ...] = ()
     graph_text: str = ""
     meta: Mapping[str, Any] = field(default_factory=dict)
+    fast: Callable[[list[np.ndarray]], list[np.ndarray]] | None = field(default=None, repr=False)
 
     def __post_init__(self):
         if not isinstance(self.name, str) or not isinstance(self.meta, Mapping):
@@ -123,6 +125,7 @@ class Executable:
         name: str | None = None,
         graph_text: str = "",
         meta: Mapping[str, Any] | None = None,
+        fast: Callable[[list[np.ndarray]], list[np.ndarray]] | None = None,
     ) -> "Executable":
         """The executable of a program, with the constants, inputs and outputs it has."""
         names = constant_names(program)
@@ -135,6 +138,7 @@ class Executable:
             outputs=specs(program.results or program.outputs),
             graph_text=graph_text,
             meta=dict(meta or {}),
+            fast=fast,
         )
 
     @cached_property
@@ -353,4 +357,4 @@ def _specs_of(rows) -> tuple[Spec, ...]:
     return tuple(Spec(name, tuple(shape), dtype(kind)) for name, shape, kind in rows)
 
 
-__all__ = ["Executable", "Spec", "constant_names", "load"]
+__all__ = ["Executable", "Spec", "constant_names", "load", "specs"]

@@ -31,27 +31,41 @@ declare(
     fix="call the model once, then ask for its time",
 )
 
+declare(
+    "runtime.fast",
+    "An executable has no fast numerics.",
+    rule="fast numerics are made when a model is compiled, and are not saved: a file holds the "
+    "program, which is interpreted",
+    fix="compile the model with numerics='fast', or leave `numerics` out",
+)
+
 PATIENCE = 2.0
 """Seconds after which a batch loop shows its progress."""
 
 
-def load(executable: Executable | str | os.PathLike, device: Device | None = None) -> "Model":
+def load(
+    executable: Executable | str | os.PathLike, device: Device | None = None, numerics: str = ""
+) -> "Model":
     """Load an executable, or the file of one, on a device (left out: a core of its target).
 
-    Raises what reading the file raises, UsageError `runtime.target`, CapacityError `runtime.hbm`.
+    `numerics` is "exact" or "fast"; left out, it is what the executable was compiled for.  Raises
+    what reading the file raises, UsageError `runtime.target` and `runtime.fast`, CapacityError
+    `runtime.hbm`.
     """
     held = executable if isinstance(executable, Executable) else exe.load(executable)
-    return Model(held, devices(held.target)[0] if device is None else device)
+    return Model(held, devices(held.target)[0] if device is None else device, numerics)
 
 
 class Model:
     """An executable on a device: call it with inputs to get outputs.
 
     `inputs` and `outputs` are the specs (name, shape, dtype) of the executable.  Calls from several
-    threads run one after another, as on one core.
+    threads run one after another, as on one core.  `numerics` says who computes: "exact" the
+    program's instructions, "fast" the vectorised code it was compiled with; its time is that of the
+    instructions either way.
     """
 
-    def __init__(self, executable: Executable, device: Device):
+    def __init__(self, executable: Executable, device: Device, numerics: str = ""):
         if device.chip.name != executable.target:
             raise UsageError(
                 f"{executable.name} was compiled for {executable.target}, "
@@ -59,6 +73,9 @@ class Model:
                 code="runtime.target",
             )
         self.executable, self.device = executable, device
+        self.numerics = numerics or ("exact" if executable.fast is None else "fast")
+        if self.numerics not in ("exact", "fast" if executable.fast else "exact"):
+            raise UsageError(f"{executable.name} has no numerics {numerics!r}", code="runtime.fast")
         self.name, self.program = executable.name, executable.program
         empty = executable.meta.get("empty", {})
         self.inputs = _with_empty(executable.inputs, empty.get("inputs", ()))
@@ -91,12 +108,10 @@ class Model:
         arrays = [a for a in to_arrays(self.inputs, inputs) if a.size]
         writers = self._writers(inputs)
         with self._running:
-            replay = self._replay
-            replay.machine.trips.clear()
-            found = replay(arrays)
-            self._trips = list(replay.machine.trips)
-            for buffer, write in writers:
-                write(replay.read(buffer))
+            if self.numerics == "fast":
+                found = self.executable.fast(arrays)
+            else:
+                found = self._replayed(arrays, writers)
         found = [a.reshape(()) if n in self._scalars else a for n, a in enumerate(found)]
         if len(found) < len(self.outputs):
             rest = iter(found)
@@ -105,6 +120,16 @@ class Model:
         if any(map(is_torch, inputs)):
             found = [to_torch(array) for array in found]
         return found[0] if len(found) == 1 else tuple(found)
+
+    def _replayed(self, arrays: list, writers: list) -> list:
+        """The outputs the program's instructions compute."""
+        replay = self._replay
+        replay.machine.trips.clear()
+        found = replay(arrays)
+        self._trips = list(replay.machine.trips)
+        for buffer, write in writers:
+            write(replay.read(buffer))
+        return found
 
     def _writers(self, inputs) -> list:
         """How to store each input that the program writes."""

@@ -16,7 +16,8 @@ FEW = ("llama", "mixtral", "resnet", "lstm", "dlrm")
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("how", families.COLUMNS)
 @pytest.mark.parametrize("name", families.FAMILIES if WHOLE else FEW)
-def test_a_family_gives_eagers_logits_and_gradients(name):
-    found = families.measure(name)
+def test_a_family_gives_eagers_logits_and_gradients(name, how):
+    found = families.measure(name, *families.COLUMNS[how])
     assert found.passed, found

@@ -100,13 +100,17 @@ def _plain(told: Any) -> Any:
     return None if isinstance(told, float) and not math.isfinite(told) else told
 
 
-def diff(module: Any, args: Any, *, target: str = "", dtype: str = "bfloat16") -> Difference:
+def diff(
+    module: Any, args: Any, *, target: str = "", dtype: str = "bfloat16", numerics: str = ""
+) -> Difference:
     """Compare a module on the device, floats stored as `dtype`, with eager float32.
 
-    Raises what tracing and compiling it raise, UsageError `frameworks.nothing_to_compare`."""
+    `numerics` are as in `Settings`; with "none" there is nothing to compare, which is refused
+    (UsageError `runtime.no_numbers`).  Raises what tracing and compiling it raise, UsageError
+    `frameworks.nothing_to_compare`."""
     import torch
 
-    settings = Settings.of({"target": target, "dtype": dtype})
+    settings = Settings.of({"target": target, "dtype": dtype, "numerics": numerics})
     given = tuple(args) if isinstance(args, tuple | list) else (args,)
     refuse_dtypes([x for x in torch.utils._pytree.tree_leaves(given) if hasattr(x, "dtype")])
     held = module if isinstance(module, torch.nn.Module) else as_module(module)
@@ -164,7 +168,11 @@ def _on_device(graph: Graph, values: list[Value], given: tuple, settings: Settin
     import torch
 
     whole = Graph(graph.inputs, values, graph.constants, name=graph.name)
-    executable = compiler.compile(whole, target=settings.chip, dtype=settings.precision)
+    executable = compiler.compile(
+        whole, target=settings.chip, dtype=settings.precision, numerics=settings.computed
+    )
+    if isinstance(executable, compiler.Outline):
+        raise UsageError(f"numerics are none: {executable.why}", code="runtime.no_numbers")
     tensors = [x for x in torch.utils._pytree.tree_leaves(given) if isinstance(x, torch.Tensor)]
     found = runtime.load(executable)(*map(to_device, tensors))
     found = found if isinstance(found, tuple) else (found,)

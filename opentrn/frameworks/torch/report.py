@@ -19,6 +19,8 @@ class Compilation:
     nodes: int = 0
     instructions: int = 0
     kernel_calls: int = 0
+    numerics: str = "exact"
+    numerics_why: str = ""
     model: Any = None
 
     @property
@@ -119,6 +121,7 @@ def _lines(one: Compilation) -> list[str]:
         f"      compiled in {seconds_text(one.compile_seconds)}: {one.nodes} values, "
         f"{one.kernel_calls} kernel calls, {one.instructions:,} instructions",
         f"      {one.calls} calls, {time}",
+        f"      numerics {one.numerics}: {one.numerics_why}",
     ]
 
 

@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from opentrn import hw, nki
+from opentrn import compiler, hw, nki
 from opentrn.base import UnknownNameError, UsageError, declare, nearest
 
 OPTION = declare(
     "frameworks.option",
     "An option of torch.compile(backend='neuron') does not exist, or has no such value.",
-    rule='options are {"target": chip, "dtype": precision, "freeze": bool, "name": str}',
+    rule='options are {"target": chip, "dtype": precision, "numerics": "auto", "freeze": bool, '
+    '"name": str}',
     fix='for example torch.compile(model, backend="neuron", options={"dtype": "bfloat16"})',
 )
 
@@ -27,11 +28,13 @@ class Settings:
     `target` is a chip, generation or instance ("": the one in force, see `nki.use_target`).
     `dtype` "keep" leaves each tensor the dtype the model gives it; "bfloat16" and "float16" store
     what was float32 between ops as that.  `freeze` makes parameters constants of graphs that need
-    no gradients, laid out for the chip once; changing them compiles anew.
+    no gradients, laid out for the chip once; changing them compiles anew.  `numerics` says who
+    computes, as in `compiler.compile` ("": those in force, see `compiler.use_numerics`).
     """
 
     target: str = ""
     dtype: str = "keep"
+    numerics: str = ""
     freeze: bool = True
     name: str = ""
 
@@ -45,6 +48,11 @@ class Settings:
         """The `dtype` of `compiler.compile`."""
         return PRECISIONS[self.dtype]
 
+    @property
+    def computed(self) -> str:
+        """The `numerics` of `compiler.compile`."""
+        return self.numerics or compiler.numerics_in_force()
+
     @classmethod
     def of(cls, given: Mapping[str, Any] | None) -> "Settings":
         """Settings from a dictionary; UsageError or UnknownNameError `frameworks.option`."""
@@ -56,6 +64,12 @@ class Settings:
                     f"backend neuron has no option `{name}`", code=OPTION, fix=f"nearest: {near}"
                 )
         made = cls(**{name: _plain(name, value) for name, value in (given or {}).items()})
+        if made.computed not in compiler.NUMERICS:
+            raise UsageError(
+                f"there are no numerics `{made.computed}`",
+                code=OPTION,
+                fix=f"one of {', '.join(compiler.NUMERICS)}",
+            )
         if made.dtype not in PRECISIONS:
             raise UsageError(
                 f"backend neuron has no precision `{made.dtype}`",

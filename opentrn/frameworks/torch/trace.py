@@ -107,20 +107,21 @@ def trace(
     *,
     target: str = "",
     dtype: str = "keep",
+    numerics: str = "",
     compiler_args: str | Sequence[str] | None = None,
     **ignored: Any,
 ) -> TracedModel:
     """Compile a module for inputs like the examples; parameters become constants.
 
-    `target` and `dtype` are as in `Settings`; `compiler_args` are flags as people pass them to the
-    vendor's compiler.  `compiler_workdir`, `cpu_backend`, `inline_weights_to_neff` and
+    `target`, `dtype` and `numerics` are as in `Settings`; `compiler_args` are flags as people pass
+    them to the vendor's compiler.  `compiler_workdir`, `cpu_backend`, `inline_weights_to_neff` and
     `partitioner_config`, which scripts pass, change nothing here.  Raises UnsupportedError naming
     every op without a rule or a kernel, UsageError `frameworks.compiler_args`, `frameworks.leaf`,
     `frameworks.state`.
     """
     import torch
 
-    settings = Settings.of({"target": target, "dtype": dtype})
+    settings = Settings.of({"target": target, "dtype": dtype, "numerics": numerics})
     settings = with_flags(settings, compiler_args)
     refuse_keywords(ignored)
     args = example_inputs if isinstance(example_inputs, tuple | list) else (example_inputs,)
@@ -131,7 +132,15 @@ def trace(
     result = fake_call(module, args)
     nests = Nest.of(tuple(args), "takes"), Nest.of(result, "returns")
     outputs = _outputs(result, len(graph.outputs))
-    executable = compiler.compile(graph, target=settings.chip, dtype=settings.precision)
+    executable = compiler.compile(
+        graph, target=settings.chip, dtype=settings.precision, numerics=settings.computed
+    )
+    if isinstance(executable, compiler.Outline):
+        raise UsageError(
+            f"a traced module computes, but its numerics are none: {executable.why}",
+            code="runtime.no_numbers",
+            fix="numerics='fast' or 'exact'; torch.compile and compiler.compile also only time",
+        )
     meta = {**executable.meta, "torch": {"outputs": outputs}}
     return TracedModel(replace(executable, meta=meta), nests)
 

@@ -18,6 +18,7 @@ from opentrn.frameworks.torch.optimizers import Rule, rule_of
 from opentrn.frameworks.torch.piece import Piece
 from opentrn.frameworks.torch.report import HISTORY, Capture
 from opentrn.frameworks.torch.settings import Settings
+from opentrn.frameworks.torch.shapes import is_shape_only
 
 LOSS = declare(
     "frameworks.loss",
@@ -70,8 +71,9 @@ class TrainStep:
             traced = self._traced(parts)
             self.pieces[key] = Piece(traced, self.name, self.settings, shown=len(batch))
         loss, *found = self.pieces[key](*flat)
-        with torch.no_grad():
-            self._store(found, parts)
+        if not is_shape_only(loss):
+            with torch.no_grad():
+                self._store(found, parts)
         self.optimizer._opt_called = True  # what schedulers ask before they step
         return loss
 
@@ -119,6 +121,8 @@ class TrainStep:
         held = self.optimizer.state[p]
         if held.get(name) is None:
             held[name] = torch.zeros_like(p)
+            if name == "exp_avg":
+                held.setdefault("step", torch.tensor(0.0))
         return held[name]
 
     def _store(self, found: list[Any], parts: dict[str, list]) -> None:
@@ -225,14 +229,17 @@ def _whole(model: Any, loss: Callable) -> Any:
 
 
 def train_step(
-    model: Any, optimizer: Any, loss: Callable, *, target: str = "", dtype: str = "keep"
+    model: Any, optimizer: Any, loss: Callable, *, target: str = "", dtype: str = "keep",
+    numerics: str = "",
 ) -> TrainStep:
     """A training step on the device: `loss(model, *batch)`, its gradients, the optimizer's update.
 
-    `target` and `dtype` as in `Settings`; with "bfloat16" what lies between ops is rounded to it,
-    parameters and state keep their dtype.  Raises UnsupportedError `frameworks.optimizer`.
+    `target`, `dtype` and `numerics` as in `Settings`; with "bfloat16" what lies between ops is
+    rounded to it, parameters and state keep their dtype.  With numerics "none" steps are timed:
+    the loss has no number, and nothing is changed.  Raises UnsupportedError `frameworks.optimizer`.
     """
-    settings = Settings.of({"target": target, "dtype": dtype, "freeze": False})
+    settings = Settings.of({"target": target, "dtype": dtype, "numerics": numerics,
+                            "freeze": False})  # fmt: skip
     return TrainStep(model, optimizer, loss, settings)
 
 
