@@ -31,8 +31,9 @@ class Use:
     """One kernel call: `args` are Values, numbers or tuples of them; `why` says why this kernel.
 
     `dense` lists the places in `args` that the kernel reads along rows: an operand whose last
-    dimension is scattered in memory is copied first.  The value is result number `result` of the
-    kernel; values that are results of one call share it.
+    dimension is scattered in memory is copied first, but for those in `turned`, which it also reads
+    along columns.  The value is result number `result` of the kernel; values that are results of
+    one call share it.
     """
 
     value: Value
@@ -42,11 +43,16 @@ class Use:
     why: str = ""
     dense: tuple[int, ...] = ()
     result: int = 0
+    turned: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
         """The kernel's name."""
         return self.kernel.__name__
+
+    def reads(self, place: int) -> tuple[bool, bool]:
+        """Whether the kernel reads this operand along rows only, and whether also along columns."""
+        return place in self.dense, place in self.turned
 
 
 @dataclass(frozen=True)
@@ -93,7 +99,17 @@ def _linear(value: Value) -> Use:
     options = {"activation": a.activation or None, "out_dtype": device_dtype(value.dtype)}
     parts = [p for p in (bias and "bias", a.activation, residual and "residual") if p]
     why = f"{', '.join(parts) or 'no bias'} on the way out of PSUM"
-    return Use(value, kernels.linear, (x, weight, bias, residual), options, why, (0, 1, 3))
+    args, turned = (x, weight, bias, residual), _turned(x.size // x.shape[-1])
+    return Use(value, kernels.linear, args, options, why, (0, 1, 3), turned=turned)
+
+
+def _turned(rows: int) -> tuple[int, ...]:
+    """Which operands of a product with so many rows may lie transposed in memory.
+
+    The first is needed that way.  The second is turned whenever it is loaded: more rows than are
+    kept at a time load it again, and to copy it once in a better order is less work.
+    """
+    return (0, 1) if rows <= kernels.KEPT_ROWS else (0,)
 
 
 @choice("linear_norm")
@@ -123,7 +139,8 @@ def _matmul(value: Value) -> Use | no:
     if not plain:
         return no("only batched products [.., M, K] · [.., K, N] have a kernel")
     options = {"out_dtype": device_dtype(value.dtype)}
-    return Use(value, kernels.matmul, (x, y), options, "one product for each batch", (0, 1))
+    return Use(value, kernels.matmul, (x, y), options, "one product for each batch", (0, 1),
+               turned=_turned(x.shape[-2]))  # fmt: skip
 
 
 def _no_attention(q: Value, k: Value, v: Value, mask: Sequence[Value]) -> str:

@@ -207,7 +207,7 @@ class Emitter:
     def _linked(self, use: Use) -> tuple[Call, Recording]:
         """Link one kernel call."""
         actual: list[View] = []
-        args = tuple([self._argument(a, actual, n in use.dense) for n, a in enumerate(use.args)])
+        args = tuple([self._argument(a, actual, *use.reads(n)) for n, a in enumerate(use.args)])
         recording = self.recorded(use, args)
         return self.link_call(use, recording, actual), recording
 
@@ -237,12 +237,16 @@ class Emitter:
         call.run()
         return call
 
-    def _argument(self, argument: Any, actual: list[View], dense: bool = False) -> Any:
+    def _argument(
+        self, argument: Any, actual: list[View], dense: bool = False, turned: bool = False
+    ) -> Any:
         if isinstance(argument, View):
             actual.append(argument)
             return argument
         if isinstance(argument, Value):
-            view = self._row_by_row(argument) if dense else self.views[argument]
+            view = self.views[argument]
+            if dense and not (turned and kernels.lies_turned(view.steps)):
+                view = self._row_by_row(argument)
             actual.append(view)
             return view
         if isinstance(argument, tuple) and any(isinstance(a, Value | View) for a in argument):

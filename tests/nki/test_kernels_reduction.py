@@ -43,6 +43,30 @@ def test_long_rows():
     close(run(kernels.reduce, np.abs(x), "add", 1), np.abs(exact(x)).sum(1), sums(20001))
 
 
+@pytest.mark.parametrize(("shape", "axes"), [
+    ((300, 1001), (0, 1)),  # every element: pieces of rows on all lanes
+    ((1000003,), (0,)),  # a prime number of them: what is left over is combined by itself
+    ((7, 99999), (1,)),  # a few long rows
+    ((3, 129, 400), (1, 2)),
+    ((5, 4, 64, 128), (1,)),  # a few planes, element by element
+    ((5, 2, 3, 64, 128), (1, 2)),
+])  # fmt: skip
+def test_few_long_rows_and_few_planes(shape, axes):
+    x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    length = np.prod([shape[a] for a in axes])
+    kept = exact(x).sum(axes).reshape(-1)
+    found = run(kernels.reduce, np.abs(x), "add", axes).reshape(-1)
+    close(found, np.abs(exact(x)).sum(axes).reshape(kept.shape), sums(length))
+    for op, meant in (("maximum", np.max), ("minimum", np.min)):
+        assert np.array_equal(run(kernels.reduce, x, op, axes).reshape(-1),
+                              meant(x, axes).reshape(-1))  # fmt: skip
+    whole = (x * 1000).astype(np.int32)
+    assert np.array_equal(run(kernels.reduce, whole, "add", axes).reshape(-1),
+                          whole.sum(axes, dtype=np.int32).reshape(-1))  # fmt: skip
+    assert np.array_equal(run(kernels.reduce, x > 4, "or", axes).reshape(-1),
+                          (x > 4).any(axes).reshape(-1))  # fmt: skip
+
+
 def test_integers_are_exact():
     x = np.random.default_rng(0).integers(-(2**30), 2**30, (37, 133)).astype(np.int32)
     for axis in (0, 1):

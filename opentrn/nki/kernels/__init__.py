@@ -4,7 +4,7 @@ from opentrn.nki.kernels.attention import attention
 from opentrn.nki.kernels.attention_backward import attention_backward
 from opentrn.nki.kernels.elementwise import elementwise
 from opentrn.nki.kernels.linear_norm import linear_norm
-from opentrn.nki.kernels.matmul import linear, matmul
+from opentrn.nki.kernels.matmul import KEPT_ROWS, linear, matmul
 from opentrn.nki.kernels.movement import (
     concatenate,
     copy,
@@ -19,8 +19,10 @@ from opentrn.nki.kernels.operations import OPERATIONS
 from opentrn.nki.kernels.ordering import LONGEST_SORT, sort
 from opentrn.nki.kernels.reduction import reduce
 from opentrn.nki.kernels.scattering import scatter_rows, update_slice
+from opentrn.nki.kernels.tiles import lies_turned
 
 __all__ = [
+    "KEPT_ROWS",
     "LONGEST_SORT",
     "OPERATIONS",
     "attention",
@@ -30,6 +32,7 @@ __all__ = [
     "elementwise",
     "embedding",
     "layer_norm",
+    "lies_turned",
     "linear",
     "linear_norm",
     "matmul",

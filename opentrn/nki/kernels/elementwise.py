@@ -117,18 +117,11 @@ def evaluate(inputs: list[Value], steps, out_dtype) -> Any:
     return result_in(values["step", len(steps) - 1], out_dtype)
 
 
-@jit
-def elementwise(inputs, steps, shape, out_dtype):
-    """The last of `steps`, each computed from `inputs` (tensors of `shape`) and earlier steps.
-
-    A step is (operation, operand, …); an operand is ("in", n), ("step", n) or a number, and for
-    "convert" the second is a dtype.  Raises UnsupportedError for an operation without a kernel.
-    """
-    kind = as_dtype(out_dtype)
-    out = nl.ndarray(shape or (1,), kind, nl.shared_hbm)
+def write_chain(inputs, steps, shape: tuple[int, ...], out) -> None:
+    """out = the last of `steps`, each computed from tensors of `shape` and earlier steps."""
     tensors = [as_bytes(x) for x in (*inputs, out)]
     kinds = [x.dtype for x in inputs]
-    target = nl.uint8 if kind == nl.bool_ else kind
+    target = tensors[-1].dtype
     most = max(LEAST_ROW, TILE_BYTES // (4 * (len(inputs) + len(steps) + 1)))
     for group in sheets(tensors, shape or (1,), most):
         *given, result = group
@@ -144,4 +137,15 @@ def elementwise(inputs, steps, shape, out_dtype):
                     values = [Value(nl.full(size, 0.0, nl.float32), "float")]
                 tile = evaluate(values, steps, target)
                 result.store(tile, rows[0], columns[0])
+
+
+@jit
+def elementwise(inputs, steps, shape, out_dtype):
+    """The last of `steps`, each computed from `inputs` (tensors of `shape`) and earlier steps.
+
+    A step is (operation, operand, …); an operand is ("in", n), ("step", n) or a number, and for
+    "convert" the second is a dtype.  Raises UnsupportedError for an operation without a kernel.
+    """
+    out = nl.ndarray(shape or (1,), as_dtype(out_dtype), nl.shared_hbm)
+    write_chain(inputs, steps, shape, out)
     return out

@@ -41,6 +41,8 @@ MOST_COLUMNS = 4096
 # Row tiles that are turned once and kept while all columns of the weights pass by: four times the
 # 512 columns that one bank of weights is worked on take longer than that bank takes to arrive.
 KEPT_TILES = 4
+# The rows of which the weights pass by once.
+KEPT_ROWS = KEPT_TILES * 128
 # Row tiles whose sums stay open in PSUM while a long contraction streams by: half of the 8 banks.
 OPEN_TILES = 4
 

@@ -5,14 +5,13 @@ None for the one it is computed in, and returns a `Value`.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import pi
-from typing import Any
 
 from opentrn.base import UnsupportedError, declare
 from opentrn.base import dtype as as_dtype
 from opentrn.nki import isa as nisa
 from opentrn.nki import language as nl
+from opentrn.nki.kernels.values import Late, Value, cast, fresh, number_of, write
 
 declare(
     "kernels.element_type",
@@ -26,36 +25,6 @@ WHOLE = 2.0**23
 INFINITE = float("inf")
 # 2π as a float32 of few bits and the rest, so that n · 2π is exact for moderate n.
 TURN, TURN_REST = 6.28125, 2 * pi - 6.28125
-
-
-@dataclass(frozen=True)
-class Value:
-    """An SBUF tile [P, F] and what its numbers are: "float", "int", "uint" or "bool"."""
-
-    tile: Any
-    kind: str
-
-    @staticmethod
-    def read(tile, dtype) -> "Value":
-        """A loaded tile of a tensor of `dtype` (booleans as bytes); integers widen to 32 bits."""
-        if dtype.kind in ("float", "bool"):
-            return Value(tile, dtype.kind)
-        wide = nl.uint32 if dtype == nl.uint32 else nl.int32
-        return Value(cast(tile, wide), wide.kind)
-
-
-def fresh(like, dtype):
-    """A new SBUF tile of the shape of `like`."""
-    return nl.ndarray(like.shape, dtype, nl.sbuf)
-
-
-def cast(tile, dtype):
-    """The tile as another dtype, as engines convert: to the nearest, saturating."""
-    if tile.dtype == dtype:
-        return tile
-    made = fresh(tile, dtype)
-    nisa.tensor_copy(made, tile)
-    return made
 
 
 def computed_in(kind: str):
@@ -104,19 +73,31 @@ def result_in(value: Value, dtype):
 # ---------------------------------------------------------------------- two operands
 
 
-def _both(op, a, b, dst) -> None:
-    """dst = a <op> b for tiles and numbers, on the engine that computes the dtype of dst."""
-    if isinstance(a, Value) and isinstance(b, Value):
-        nisa.tensor_tensor(dst, a.tile, b.tile, op)
-    elif isinstance(a, Value):
-        nisa.tensor_scalar(dst, a.tile, op, b)
-    else:
-        nisa.tensor_scalar(dst, b.tile, op, a, reverse0=True)
-
-
 def _exactly(op, a, b, dst) -> None:
     """dst = a <op> b with every operand a tile of the dtype of dst (32-bit integers, bytes)."""
     nisa.tensor_tensor(dst, tile_of(a, dst, dst.dtype), tile_of(b, dst, dst.dtype), op)
+
+
+# What an instruction takes along before another operator.
+LATE = (nl.add, nl.subtract, nl.multiply, nl.maximum, nl.minimum)
+
+
+def _on_floats(op, a, b, dtype) -> Value:
+    """a <op> b in `dtype`; in float32 and put off, where `dtype` is None and one is a number."""
+    if dtype is None and op in LATE and (number_of(a) is None) != (number_of(b) is None):
+        swap = number_of(b) is None
+        x, number = (b, number_of(a)) if swap else (a, number_of(b))
+        if not isinstance(x, Late):
+            return Late(x, op, number, swap)
+    dst = fresh(_wide(a, b), dtype if dtype and dtype.is_float else nl.float32)
+    write(op, a, b, dst)
+    return Value(dst, "float")
+
+
+def _wide(a, b):
+    """A tile of the shape of a <op> b."""
+    whole = a if isinstance(a, Value) else b
+    return whole.x.tile if isinstance(whole, Late) else whole.tile
 
 
 def binary(op, on_bool=None) -> Callable:
@@ -126,9 +107,7 @@ def binary(op, on_bool=None) -> Callable:
         a, b = operands
         like = first_value(operands)
         if like.kind == "float":
-            dst = fresh(like.tile, dtype if dtype and dtype.is_float else nl.float32)
-            _both(op, a, b, dst)
-            return Value(dst, "float")
+            return _on_floats(op, a, b, dtype)
         if like.kind == "bool" and on_bool is None:
             refuse(op.__name__, "booleans")
         dst = fresh(like.tile, computed_in(like.kind))
@@ -158,9 +137,9 @@ def compare(op) -> Callable:
     def operation(operands, dtype):
         a, b = operands
         like = first_value(operands)
-        dst = fresh(like.tile, nl.uint8)
+        dst = fresh(_wide(a, b), nl.uint8)
         if like.kind == "float":
-            _both(op, a, b, dst)
+            write(op, a, b, dst)
             return Value(dst, "bool")
         wide = fresh(like.tile, computed_in(like.kind))
         _exactly(op, a, b, wide)
@@ -455,6 +434,8 @@ def is_finite(operands, dtype):
 def convert(operands, dtype):
     """The numbers in another dtype: floats round, float to integer drops the fraction."""
     x, target = operands[0], as_dtype(operands[1])
+    if target == nl.float32 and x.kind == "float":
+        return x  # engines compute in float32 whatever they read
     if target.is_float:
         return Value(cast(x.tile, target), "float")
     if target == nl.bool_:

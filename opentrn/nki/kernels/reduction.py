@@ -1,13 +1,19 @@
-"""Reductions of any axes: along rows on the Vector Engine, across rows on the Tensor Engine."""
+"""Reductions of any axes: along rows on the Vector Engine, across rows on the Tensor Engine.
+
+Few long rows are cut into pieces that fill the partitions, a few rows are combined element by
+element: either way every lane has work.
+"""
+
+from math import prod
 
 from opentrn.base import UnsupportedError, declare
 from opentrn.base import dtype as as_dtype
 from opentrn.nki import isa as nisa
 from opentrn.nki import language as nl
 from opentrn.nki.jit import jit
-from opentrn.nki.kernels.elementwise import as_bytes
+from opentrn.nki.kernels.elementwise import as_bytes, write_chain
 from opentrn.nki.kernels.pointwise import Value, cast, fresh
-from opentrn.nki.kernels.tiles import Balance, Sheet, merged, spans, transposed
+from opentrn.nki.kernels.tiles import Balance, Sheet, cover, merged, spans, transposed
 
 declare(
     "kernels.reduction",
@@ -26,6 +32,11 @@ OPERATORS = {
 }
 # Elements of a row reduced at once: 32 KiB of float32 in a partition.
 ROW = 8192
+# What instructions and transfers cost before their first element, in elements of a lane.
+START = 2048
+# Rows combined element by element rather than in a column of the Tensor Engine: with more, tiles
+# of them all together get too short; and with fewer results for each lane than this.
+FEW_ROWS, FEW_RESULTS = 16, 64
 
 
 def _fold(tile, op):
@@ -59,13 +70,44 @@ def _combined(parts: list, op):
     return parts[0]
 
 
+def _column(x: Sheet, rows: tuple[int, int], op, source) -> list:
+    """[P, 1] tiles which together are the results of these rows."""
+    return [_row_results(x.tile(rows, columns), op, source) for columns in spans(x.columns, ROW)]
+
+
 def _along_rows(x: Sheet, out: Sheet, op, source) -> None:
     """Reduce the columns of x; a column of results for each tile of rows."""
     for rows in spans(x.rows, nl.tile_size.pmax):
-        parts = [
-            _row_results(x.tile(rows, columns), op, source) for columns in spans(x.columns, ROW)
-        ]
-        out.store(cast(_combined(parts, op), out.dtype), rows[0])
+        out.store(cast(_combined(_column(x, rows, op, source), op), out.dtype), rows[0])
+
+
+def _in_pieces(tensor, outer, inner, out: Sheet, op) -> None:
+    """Reduce the `inner` steps of each of few places of `outer`: the first inner step is cut into
+    pieces that lie on partitions, and their results are reduced as one row."""
+    source, places = tensor.dtype, prod(n for _, n in outer)
+    stride, count = inner[0]
+    length = cover(count, nl.tile_size.pmax // places)
+    pieces, rest = divmod(count, length)
+    rows = [*outer, [length * stride, pieces]]
+    cut = Sheet(tensor, rows, [[stride, length], *inner[1:]])
+    column = _combined(_column(cut, (0, cut.rows), op, source), op)
+    held = nl.ndarray((places, pieces), column.dtype, nl.hbm)
+    Sheet(held, [[1, cut.rows]], []).store(column, 0)
+    parts = _column(Sheet(held, [[pieces, places]], [[1, pieces]]), (0, places), op, column.dtype)
+    if rest:
+        left = Sheet(tensor, outer, [[stride, rest], *inner[1:]], pieces * length * stride)
+        parts += _column(left, (0, places), op, source)
+    out.store(cast(_combined(parts, op), out.dtype), 0)
+
+
+def _element_by_element(x, op: str, axes: list[int], shape: tuple[int, ...], out) -> None:
+    """Combine the few tensors that lie along `axes`."""
+    tensors = [x]
+    for axis in reversed(axes):
+        tensors = [t.select(axis, n) for t in tensors for n in range(x.shape[axis])]
+    steps = [(op, ("in", 0), ("in", 1))]
+    steps += [(op, ("step", n - 2), ("in", n)) for n in range(2, len(tensors))]
+    write_chain(tensors, steps, shape, out)
 
 
 def _sum_of_rows(x: Sheet, out: Sheet) -> None:
@@ -117,8 +159,14 @@ def reduce(x, op, axes, out_dtype=None):
     outer, inner = merged([steps[d] for d in kept]), merged([steps[d] for d in axes])
     target = merged(result.get_pattern())
     # Memory is read in stretches: when the kept axes hold the dense one, tiles keep it dense.
-    across = source.is_float and inner[-1][0] != 1 and outer[-1][0] == 1 and outer[-1][1] > 1
-    if not across:
+    turned = inner[-1][0] != 1 and outer[-1][0] == 1 and outer[-1][1] > 1
+    across, pmax = source.is_float and turned, nl.tile_size.pmax
+    places, length = (prod(n for _, n in part) for part in (outer, inner))
+    if turned and 1 < length <= FEW_ROWS and places >= FEW_RESULTS * pmax:
+        _element_by_element(x, op, axes, shape, out)
+    elif not across and 2 * places <= pmax and length // (pmax // places) + START < length:
+        _in_pieces(given, outer, inner, Sheet(result, target, []), OPERATORS[op])
+    elif not across:
         _along_rows(Sheet(given, outer, inner), Sheet(result, target, []), OPERATORS[op], source)
     elif op == "add":
         _sum_of_rows(Sheet(given, inner, outer), Sheet(result, [], target))

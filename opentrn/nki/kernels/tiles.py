@@ -128,6 +128,12 @@ def sheet(tensor, columns: int = 1) -> Sheet:
     return Sheet(tensor, steps[:cut], steps[cut:])
 
 
+def lies_turned(steps) -> bool:
+    """Whether a matrix [.., M, K] walked by these steps is dense down its columns."""
+    rows = merged(steps[:-1])[-1]
+    return rows[0] == 1 and rows[1] > 1 and steps[-1][0] not in (0, 1)
+
+
 def ahead(items: Iterable, make: Callable, depth: int = 1) -> Iterator[tuple]:
     """(item, make(item)) for each item, made `depth` items before it is used.
 
