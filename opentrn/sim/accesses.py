@@ -5,6 +5,7 @@ and in few passes: instructions are taken by form, whose operands are alike, and
 view only is found once for each view.
 """
 
+from collections.abc import Sequence
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
@@ -19,7 +20,9 @@ class Accesses(NamedTuple):
 
     Access `a` of instruction `i` (`start[i]` ≤ a < `start[i + 1]`, reads first) touches
     `views[view[a]]`; `writes[a]` tells writes from reads.  `form[i]` is a number in `forms`,
-    `buffer[v]` that of a view's buffer in `buffers`; all are numbered by their first use.
+    `buffer[v]` that of a view's buffer in `buffers`, `way[v]` one for each way in which views look
+    at buffers of one sort; all are numbered by their first use.  Buffer `b` is touched from
+    instruction `first[b]` to `last[b]`.
     """
 
     forms: list
@@ -27,21 +30,16 @@ class Accesses(NamedTuple):
     start: np.ndarray
     view: np.ndarray
     writes: np.ndarray
-    views: list[View]
+    views: Sequence[View]
+    way: np.ndarray
     buffer: np.ndarray
     buffers: list[Buffer]
+    first: np.ndarray
+    last: np.ndarray
 
     def lifetimes(self) -> dict[Buffer, tuple[int, int]]:
         """As `place.lifetimes`."""
-        instance = np.repeat(np.arange(len(self.form)), np.diff(self.start))
-        # Of what is assigned to one place the last one stays.
-        last_of_view = np.empty(len(self.views), np.int64)
-        last_of_view[self.view] = instance
-        last = np.zeros(len(self.buffers), np.int64)
-        np.maximum.at(last, self.buffer, last_of_view)
-        first = np.empty(len(self.buffers), np.int64)
-        first[self.buffer[self.view[::-1]]] = instance[::-1]
-        lives = zip(self.buffers, first.tolist(), last.tolist(), strict=True)
+        lives = zip(self.buffers, self.first.tolist(), self.last.tolist(), strict=True)
         return {buffer: (begin, end) for buffer, begin, end in lives if buffer.on_chip}
 
 
@@ -54,7 +52,7 @@ def accesses_of(program: Program) -> Accesses | None:
         return None
     forms = [one.form for one in body]
     number = {form: n for n, form in enumerate(dict.fromkeys(forms))}
-    places = [_places(one) for one in number]
+    places = [places_of(one) for one in number]
     if any(one is None for one in places):
         return None
     form = np.fromiter(map(number.__getitem__, forms), np.int32, len(body))
@@ -72,13 +70,30 @@ def accesses_of(program: Program) -> Accesses | None:
     views = [operands[i][n] for i, n in zip(owner.tolist(), place[at].tolist(), strict=True)]
     if any(view.index is not None for view in views):
         return None
-    buffers = [view.buffer for view in views]
-    known = {buffer: n for n, buffer in enumerate(dict.fromkeys(buffers))}
-    buffer = np.fromiter(map(known.__getitem__, buffers), np.int64, len(buffers))
-    return Accesses(list(number), form, start, rank[which], writes, views, buffer, list(known))
+    way, _ = _numbered([id(view._facts) for view in views])
+    buffer, buffers = _numbered([view.buffer for view in views])
+    first, last = _lives(start, buffer[rank[which]], len(buffers))
+    return Accesses(list(number), form, start, rank[which], writes, views, way, buffer, buffers,
+                    first, last)  # fmt: skip
 
 
-def _places(form: Any) -> tuple[list[int], list[int]] | None:
+def _numbered(keys: list) -> tuple[np.ndarray, list]:
+    """A number for each key by its first use, and the keys."""
+    known = {key: n for n, key in enumerate(dict.fromkeys(keys))}
+    return np.fromiter(map(known.__getitem__, keys), np.int64, len(keys)), list(known)
+
+
+def _lives(start: np.ndarray, buffer: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The first and last instruction that touches each buffer."""
+    instance = np.repeat(np.arange(len(start) - 1), np.diff(start))
+    first, last = np.empty(count, np.int64), np.empty(count, np.int64)
+    # Of what is assigned to one place the last one stays.
+    last[buffer] = instance
+    first[buffer[::-1]] = instance[::-1]
+    return first, last
+
+
+def places_of(form: Any) -> tuple[list[int], list[int]] | None:
     """Which operands a form reads and writes in memory; None where it uses registers."""
     reads: list[int] = []
     writes: list[int] = []
@@ -110,4 +125,4 @@ def _by_form(operands: list, form: np.ndarray, start: np.ndarray, places: list) 
     return key, place, writes
 
 
-__all__ = ["Accesses", "accesses_of"]
+__all__ = ["Accesses", "accesses_of", "places_of"]

@@ -14,7 +14,6 @@ import numpy as np
 from opentrn.base import Trace, UsageError, declare
 from opentrn.isa import Instruction, Loop, Program
 from opentrn.sim import repeats, timing
-from opentrn.sim.accesses import accesses_of
 from opentrn.sim.coded import Coded
 from opentrn.sim.depend import dependencies
 from opentrn.sim.flatten import coded_of, in_ticks
@@ -127,12 +126,13 @@ def prepare(program: Program, chip, trips: Any = None, fast: bool | None = None)
 
 def _prepared_fast(program: Program, chip, counts: tuple) -> tuple[Placement, Flow]:
     """As `place` and `dependencies`, by tables and compiled code where those know the program."""
-    table = accesses_of(program)
-    placement = place(program, chip, table and table.lifetimes())
-    flow = None
-    if table is not None:
-        from opentrn.sim import waits_fast
+    from opentrn.sim import accesses_fast, place_fast, waits_fast
 
+    table = accesses_fast.accesses_of(program)
+    if table is None:
+        placement, flow = place(program, chip), None
+    else:
+        placement = place_fast.place(program, chip, table)
         flow = waits_fast.dependencies(program, placement, chip, table)
     return placement, flow or dependencies(program, placement, chip, counts)
 

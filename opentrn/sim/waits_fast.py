@@ -1,8 +1,8 @@
 """The search for waits of `sim.depend` in a straight-line program, compiled by Numba.
 
 `sim.depend` is the specification; the waits found here are its waits, one by one.  Whether an
-access meets another follows from their regions, so it is found beforehand (`sim.regions`) and the
-search only follows numbers.  Numba is optional: nothing imports this unless it is installed.
+access meets another follows from their regions, so it is found beforehand (`sim.regions_fast`) and
+the search only follows numbers.  Numba is optional: nothing imports this unless it is installed.
 
 Records are those of `sim.overlaps`: of each region the last write, the last read of each engine,
 and the reads of DMAs; these, and what a tile inherits, are `nodes` of lists.  `state` is handed on
@@ -14,9 +14,10 @@ from numba import njit
 
 from opentrn.isa import Program
 from opentrn.sim.accesses import Accesses
-from opentrn.sim.depend import Finder, take
+from opentrn.sim.beside import QUADRANTS
+from opentrn.sim.depend import Finder
 from opentrn.sim.place import Placement
-from opentrn.sim.regions import Regions, regions_of
+from opentrn.sim.regions_fast import Regions, regions_of
 from opentrn.sim.tape import Flow, Part
 from opentrn.sim.timing import ENGINES, FREED, OWN, SEEN
 
@@ -57,7 +58,7 @@ def dependencies(program: Program, placement: Placement, chip, table: Accesses) 
         return None
     counts = np.add.reduceat(np.append(kept, False), table.start[:-1]) * (np.diff(table.start) > 0)
     start = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
-    regions = regions_of(table.views, np.flatnonzero(~unchanging))
+    regions = regions_of(table, np.flatnonzero(~unchanging))
     if regions is None:
         return None
     stream = np.array([plan.stream for plan in plans], np.int64)[table.form]
@@ -95,10 +96,10 @@ def _banks(finder: Finder, table: Accesses, banks: np.ndarray) -> tuple[np.ndarr
 def _searched(stream, accesses, regions: Regions, placement: Placement):
     """Number of waits of each instruction, and the waits (see `tape.Part`)."""
     start, region, writes = accesses
-    size = len(region) + 8 * len(regions.buffers) + 64
+    size = len(stream) // 2 + 8 * len(regions.buffers) + 64
     while True:
         state = (stream, *_tables(regions, region, placement), np.zeros(size, _NODE),
-                 np.zeros(2 * size, np.int64), np.zeros(3, np.int64))  # fmt: skip
+                 np.zeros(4 * size, np.int64), np.zeros(3, np.int64))  # fmt: skip
         edges = np.zeros(len(stream), np.int32)
         _run(state, start, region, writes, edges)
         counts = state[8]
@@ -117,26 +118,84 @@ def _tables(regions: Regions, region: np.ndarray, placement: Placement) -> tuple
     buffers = np.zeros(len(regions.buffers), _BUFFER)
     buffers["begin"], buffers["end"] = regions.begin[:-1], regions.begin[1:]
     buffers["writes"] = buffers["reads"] = -1
-    # Buffers are numbered by their first access, so that is the order in which they are opened.
-    owners: dict[tuple[str, int], list] = {}
-    givers: list[int] = []
+    begins, givers = _givers(regions, placement)
+    buffers["givers"], buffers["givers_end"] = begins[:-1], begins[1:]
+    return own, buffers, regions.meets, regions.replaces, givers
+
+
+def _givers(regions: Regions, placement: Placement) -> tuple[np.ndarray, np.ndarray]:
+    """The tiles whose bytes each buffer takes over, and where they begin in the list of all.
+
+    Buffers are numbered by their first access, so that is the order in which they are opened.
+    """
+    places = np.zeros((4, len(regions.buffers)), np.int64)  # address, end, first and end of lists
     for number, buffer in enumerate(regions.buffers):
-        buffers["givers"][number] = len(givers)
         slot = placement.slots.get(buffer)
         if slot is not None:
-            taken = dict.fromkeys(
-                owner
-                for lane in placement.lanes(buffer)
-                for owner in take(
-                    owners.setdefault((buffer.space, lane), []),
-                    number,
-                    slot.address,
-                    slot.address + slot.nbytes,
-                )
-            )
-            givers += taken
-        buffers["givers_end"][number] = len(givers)
-    return own, buffers, regions.meets, regions.replaces, np.array(givers, np.int64)
+            lanes = placement.lanes(buffer) if placement.apart else range(1)
+            base = QUADRANTS * (buffer.space == "psum")
+            places[:, number] = (slot.address, slot.address + slot.nbytes,
+                                 base + lanes.start, base + lanes.stop)  # fmt: skip
+    begins, room = np.zeros(len(regions.buffers) + 1, np.int64), 64
+    while True:
+        owners = np.zeros((2 * QUADRANTS, 3, room), np.int64)
+        counts, givers = np.zeros(2 * QUADRANTS, np.int64), np.zeros(4 * room, np.int64)
+        seen = np.full(len(regions.buffers), -1, np.int64)
+        if _taken(places, owners, counts, seen, begins, givers):
+            return begins, givers[: begins[-1]].copy()
+        room *= 4
+
+
+@_compiled
+def _taken(places, owners, counts, seen, begins, givers):
+    """Each buffer takes its bytes (`depend.take`); False where a list is too short."""
+    total = 0
+    for number in range(places.shape[1]):
+        for lane in range(places[2, number], places[3, number]):
+            own, count = owners[lane], counts[lane]
+            if count + 2 > own.shape[1] or total + count > len(givers):
+                return False
+            begin, end = _meeting(own, count, places[0, number], places[1, number])
+            for k in range(begin, end):
+                if seen[own[2, k]] != number:
+                    seen[own[2, k]], givers[total] = number, own[2, k]
+                    total += 1
+            counts[lane] = _replaced(own, count, begin, end, places[:, number], number)
+        begins[number + 1] = total
+    return True
+
+
+@_compiled
+def _meeting(own, count, low, high):
+    """Which entries `(low, high, owner)` of a list share a byte with [low, high)."""
+    begin = 0
+    while begin < count and own[1, begin] <= low:
+        begin += 1
+    end = begin
+    while end < count and own[0, end] < high:
+        end += 1
+    return begin, end
+
+
+@_compiled
+def _replaced(own, count, begin, end, place, number):
+    """Put one entry in the place of others, of which ends may be left; how many there are now."""
+    low, high = place[0], place[1]
+    before = begin < end and own[0, begin] < low
+    after = begin < end and own[1, end - 1] > high
+    last_high, last_owner = own[1, end - 1], own[2, end - 1]
+    extra = 1 + before + after - (end - begin)
+    for n in range(count - end):
+        k = count - 1 - n if extra > 0 else end + n  # so that nothing is lost
+        own[0, k + extra], own[1, k + extra], own[2, k + extra] = own[0, k], own[1, k], own[2, k]
+    at = begin
+    if before:
+        own[1, at] = low
+        at += 1
+    own[0, at], own[1, at], own[2, at] = low, high, number
+    if after:
+        own[0, at + 1], own[1, at + 1], own[2, at + 1] = high, last_high, last_owner
+    return count + extra
 
 
 # ---------------------------------------------------------------------- the search

@@ -56,7 +56,10 @@ HEAVY_PACKAGES = {
     "transformers",
 }  # fmt: skip
 # The compiled twin of a plain module; nothing imports it unless its package is installed.
-NUMBA_TWINS = ("sim/timing_fast.py", "sim/waits_fast.py", "isa/scan_fast.py")
+NUMBA_TWINS = (
+    "sim/accesses_fast.py", "sim/place_fast.py", "sim/regions_fast.py", "sim/timing_fast.py",
+    "sim/waits_fast.py", "isa/scan_fast.py",
+)  # fmt: skip
 DRAWERS = {"utils", "util", "common", "core", "helpers", "helper", "manager", "managers", "misc"}
 MAY_READ_ENVIRONMENT = (
     "cli.py", "commands/environment.py", "nki/target.py", "dropin/environment.py",

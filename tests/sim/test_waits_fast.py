@@ -75,14 +75,19 @@ def mixed_program(seed: int):
 
 def check(program, chip) -> None:
     """Tables and compiled code say what the plain search says."""
-    from opentrn.sim import waits_fast
+    from opentrn.sim import accesses_fast, place_fast, waits_fast
 
     try:
         placement = place(program, chip)
     except CapacityError:
         return
-    table = accesses_of(program)
-    assert table.lifetimes() == lifetimes(program)
+    table, plain = accesses_fast.accesses_of(program), accesses_of(program)
+    assert table.lifetimes() == lifetimes(program) == plain.lifetimes()
+    assert list(table.views) == list(plain.views)
+    assert (table.forms, table.buffers) == (plain.forms, plain.buffers)
+    for name in ("form", "start", "view", "writes", "way", "buffer", "first", "last"):
+        assert np.array_equal(getattr(table, name), getattr(plain, name)), name
+    assert place_fast.place(program, chip, table) == placement
     plain = dependencies(program, placement, chip)
     fast = waits_fast.dependencies(program, placement, chip, table)
     assert [one is two for one, two in zip(plain.instances, fast.instances, strict=True)]
