@@ -40,9 +40,9 @@ class Served:
     tpot_s: float | None
 
     @classmethod
-    def of(cls, service: Any, served: Iterable[tuple], ttft_s: float | None,
+    def of(cls, service: Any, served: Iterable[tuple], simulated: int, ttft_s: float | None,
            tpot_s: float | None) -> Served:  # fmt: skip
-        """Put the replicas together."""
+        """Put the replicas together: `simulated` of them, those that idled are not in `served`."""
         rows = list(served)
         ttft = np.concatenate([begun - part.arrival for _, part, begun in rows])
         latency = np.concatenate([one.end - part.arrival for one, part, _ in rows])
@@ -53,15 +53,15 @@ class Served:
             tpot = np.where(answers > 1, (end - begun) / np.maximum(answers - 1, 1), np.nan)
         begin = min(float(part.arrival[0]) for _, part, _ in rows)
         span = max(float(one.end.max()) for one, _, _ in rows) - begin
-        scale = service.replicas / len(rows) / span if span else 0.0
+        scale = service.replicas / simulated / span if span else 0.0
         made = sum(one.made for one, _, _ in rows)
         return cls(
             arrival=np.concatenate([part.arrival for _, part, _ in rows]),
-            name=service.name, replicas=service.replicas, simulated=len(rows), ttft=ttft,
+            name=service.name, replicas=service.replicas, simulated=simulated, ttft=ttft,
             tpot=tpot, latency=latency, requests_per_s=len(ttft) * scale,
             tokens_per_s=float(answers.sum()) * scale,
             batch=sum(one.batches for one, _, _ in rows) / made if made else 1.0,
-            busy=sum(one.busy for one, _, _ in rows) / len(rows) / span if span else 0.0,
+            busy=sum(one.busy for one, _, _ in rows) / simulated / span if span else 0.0,
             in_system=float(latency.sum()) * scale, ttft_s=ttft_s, tpot_s=tpot_s,
         )  # fmt: skip
 

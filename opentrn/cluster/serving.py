@@ -13,7 +13,7 @@ from math import ceil, inf, sqrt
 
 import numpy as np
 
-from opentrn.base import CapacityError, UsageError
+from opentrn.base import CapacityError
 from opentrn.cluster.served import Served
 from opentrn.cluster.service import Service
 from opentrn.workloads import Traffic
@@ -189,24 +189,20 @@ def serve(
     """Serve the traffic; latencies of all requests, and how many kept the objectives.
 
     `ttft_s` is the most seconds until the first token, `tpot_s` for each later one. Of more than
-    50,000 requests only those of 16 replicas are simulated. Raises CapacityError
-    `workloads.batcher` for a request that fits no cache, UsageError `cluster.service` when there
-    are fewer requests than replicas.
+    50,000 requests only those of 16 replicas are simulated; with fewer requests than replicas some
+    idle. Raises CapacityError `workloads.batcher` for a request that fits no cache.
     """
-    if len(traffic) < service.replicas:
-        raise UsageError(f"{len(traffic)} requests for {service.replicas} replicas",
-                         code="cluster.service", fix="simulate more requests")  # fmt: skip
     _fits(service, traffic)
     first = ready = None
     if service.prefill_replicas:
         first, ready = _prefilled(service, traffic)
     few = service.replicas if len(traffic) <= MANY else FOLDED
-    parts, served = min(service.replicas, few), []
-    for number in range(parts):
+    simulated, served = min(service.replicas, few), []
+    for number in range(min(simulated, len(traffic))):
         own = slice(number, None, service.replicas)
         part = traffic.part(number, service.replicas)
         replica = _Replica(service, part, None if ready is None else ready[own])
         replica.run()
         begun = replica.first if first is None else first[own]
         served.append((replica, part, begun))
-    return Served.of(service, served, ttft_s, tpot_s)
+    return Served.of(service, served, simulated, ttft_s, tpot_s)

@@ -18,6 +18,13 @@ def time_text(seconds: float) -> str:
     return f"{seconds / DAY:,.4g} days" if seconds >= 2 * DAY else seconds_text(seconds)
 
 
+def energy_text(kilowatt_hours: float) -> str:
+    """An amount of energy: `119 Wh`, `3,975 MWh`."""
+    steps = ((1e3, "MWh"), (1.0, "kWh"), (1e-3, "Wh"))
+    size, unit = next((s for s in steps if kilowatt_hours >= s[0]), steps[-1])
+    return f"{kilowatt_hours / size:,.4g} {unit}"
+
+
 @dataclass(frozen=True)
 class Plan:
     """One way to run a job: the split, its step time and its memory, and what the job costs.
@@ -71,7 +78,7 @@ class Plan:
         """The energy in words."""
         if self.energy_kwh is None:
             return "no figure of the chip's power is known"
-        told = f"{self.energy_kwh:,.4g} kWh {self.cost_for}, chips alone at their design power"
+        told = f"{energy_text(self.energy_kwh)} {self.cost_for}, chips alone at their design power"
         return f"{told} ({self.energy_grade})"
 
     @property

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from opentrn.base.errors import TrnError, UsageError
 from opentrn.base.tables import table_text
 from opentrn.cost import platform
-from opentrn.plan.answer import HOUR, Plan, Plans, time_text
+from opentrn.plan.answer import HOUR, Plan, Plans, energy_text, time_text
 from opentrn.plan.search import MOST_DEVICES, default_batch, default_sequence, plan
 from opentrn.plan.serve import plan_serving
 from opentrn.workloads import Model, model
@@ -55,14 +55,14 @@ def versus_table(rows: Sequence[Versus]) -> tuple[tuple[str, ...], list[tuple[st
         if p is None:
             cells.append((row.machine, "none", f"{row.chips:,}", least, *"-" * 7))
             continue
-        power = "-" if p.energy_kwh is None else f"{p.energy_kwh / 1000:,.4g}"
+        power = "-" if p.energy_kwh is None else energy_text(p.energy_kwh)
         cells.append((
             row.machine, p.degrees(p.lnc > 1), f"{row.chips:,}", least, time_text(p.hours * HOUR),
             p.cost, p.basis, f"{p.mfu:.1%}", f"{p.used / p.step.capacity:.0%}", power, p.grades,
         ))  # fmt: skip
     per = next((row.plan.cost_for for row in rows if row.plan), "")
     head = ("machine", "split", "chips", "hold it", "time", f"cost {per}", "basis", "MFU",
-            "memory", "MWh", "grade")  # fmt: skip
+            "memory", "energy", "grade")  # fmt: skip
     return head, cells
 
 
@@ -113,13 +113,57 @@ def fewest(what: str | Model, machine: str, *, serve: bool = False, **options: A
     return 0
 
 
+REFUSED = ("plan.memory", "plan.limit", "plan.request", "cost.dtype")
+"""Codes of refusals that are told in a machine's row."""
+UNPRICED = ("hw.price", "plan.price")
+"""Codes of prices that are not known, which leave a row without its dollars."""
+EVERYWHERE = ("plan.request", "cost.dtype", *UNPRICED)
+"""Codes of what is raised when it is in the way on every machine."""
+
+
+def _unpriced(found: Plans, error: TrnError) -> Plans:
+    """The same plans without dollars, and why."""
+    bare = tuple(
+        replace(one, cost_usd=None, price="", extra={k: v for k, v in one.extra.items()
+                                                     if not k.startswith("cost_usd")})
+        for one in found.plans
+    )  # fmt: skip
+    notes = [note for note in found.assumptions if not note.startswith("the price of")]
+    return replace(found, plans=bare, assumptions=(*notes, f"{error.what}; {error.fix}"))
+
+
+def _row(what: str | Model, name: str, chips: int, serve: bool,
+         options: dict[str, Any]) -> tuple[Versus, TrnError | None]:  # fmt: skip
+    """One machine's row, and what stands in the way of its plan or its price."""
+    where, count = platform(name), _count(name, chips)
+    ask, stopped = plan_serving if serve else plan, None
+    try:
+        found = ask(what, name, count, **options)
+    except TrnError as error:
+        stopped = error
+        if error.code in REFUSED:
+            least = fewest(what, name, serve=serve, **options)
+            return Versus(where.name, count * where.chips, None, error.what, (), least), error
+        if error.code not in UNPRICED:
+            raise
+        free = {k: v for k, v in options.items() if k not in ("basis", "region", "prices")}
+        found = _unpriced(ask(what, name, count, **free), error)
+    notes = (*found.assumptions, *((found.best.price,) if found.best.price else ()))
+    if not serve:
+        job = f"{options['batch']:,} sequences of {options['sequence']:,} tokens in a step"
+        notes = (job, *notes)
+    least = fewest(what, name, serve=serve, **options)
+    return Versus(where.name, count * where.chips, found.best, "", notes, least), stopped
+
+
 def compare(what: str | Model, machines: list[str], *, chips: int = 64, serve: bool = False,
             **options: Any) -> list[Versus]:  # fmt: skip
     """The best plan of a job on each machine, each with at least `chips` chips.
 
     `options` go to `plan` or, with `serve`, to `plan_serving`. A machine on which the job does not
-    fit tells so in its row; an unknown name raises UnknownNameError `cost.platform`, a job that is
-    none on any machine UsageError `plan.request`.
+    fit, or which has no such price, tells so in its row. What no machine can do is raised: an
+    unknown name (UnknownNameError `cost.platform`), a job that is none or a type that has no rate
+    (UsageError `plan.request`, `cost.dtype`), a price that none has (`hw.price`, `plan.price`).
     """
     if chips < 1:
         raise UsageError(f"chips is {chips}", code="plan.request", fix="chips is at least 1")
@@ -128,26 +172,11 @@ def compare(what: str | Model, machines: list[str], *, chips: int = 64, serve: b
         sequence = options.get("sequence") or default_sequence(m)
         batch = default_batch(m, sequence) if batch is None else batch
         options |= {"sequence": sequence, "batch": batch}
-    rows: list[Versus] = []
-    none: list[TrnError] = []
+    rows, errors = [], []
     for name in machines:
-        where = platform(name)
-        count = _count(name, chips)
-        try:
-            found: Plans = (plan_serving if serve else plan)(what, name, count, **options)
-        except TrnError as error:
-            if error.code not in ("plan.memory", "plan.limit", "plan.request", "cost.dtype"):
-                raise
-            none += [error] if error.code == "plan.request" else []
-            least = fewest(what, name, serve=serve, **options)
-            rows.append(Versus(where.name, count * where.chips, None, error.what, (), least))
-            continue
-        notes = (*found.assumptions, *((found.best.price,) if found.best.price else ()))
-        if not serve:
-            job = f"{options['batch']:,} sequences of {options['sequence']:,} tokens in a step"
-            notes = (job, *notes)
-        least = fewest(what, name, serve=serve, **options)
-        rows.append(Versus(where.name, count * where.chips, found.best, "", notes, least))
-    if none and len(none) == len(rows):
-        raise none[0]
+        row, error = _row(what, name, chips, serve, options)
+        rows.append(row)
+        errors += [error] if error and error.code in EVERYWHERE else []
+    if errors and len(errors) == len(rows):
+        raise errors[0]
     return rows

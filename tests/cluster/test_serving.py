@@ -243,12 +243,20 @@ def test_a_recurrent_state_has_no_length():
     assert one.batcher.tokens == float("inf")
 
 
+def test_replicas_without_a_request_idle():
+    traffic = Traffic.random(1.0, 3, prompt=10, answer=10, seed=2)
+    few, many = serve(service(replicas=3), traffic), serve(service(replicas=6), traffic)
+    assert np.array_equal(few.latency, many.latency)
+    assert (many.replicas, many.simulated) == (6, 6)
+    assert many.requests_per_s == pytest.approx(few.requests_per_s)
+    assert many.busy == pytest.approx(few.busy / 2)
+
+
 def test_what_cannot_be_served_is_refused():
     traffic = Traffic.random(1.0, 4, prompt=10, answer=10)
     with pytest.raises(CapacityError, match="20 tokens"):
         serve(service(tokens=19), traffic)
     for call, words in (
-        (lambda: serve(service(replicas=5), traffic), "4 requests for 5"),
         (lambda: service(replicas=0), "0 replicas"),
         (lambda: Batcher(0), "cannot be"),
     ):

@@ -192,6 +192,18 @@ def test_comparison_tells_what_has_no_price_and_what_does_not_fit():
         compare("llama-3.1-8b", ["p99"])
 
 
+def test_a_basis_that_one_machine_lacks_leaves_it_without_dollars():
+    rows = {row.machine: row for row in compare("llama-3.1-8b", ["trn1", "p5"], basis="spot")}
+    trn1, p5 = rows["trn1.32xlarge"].plan, rows["p5.48xlarge"]
+    assert trn1.cost_usd == pytest.approx(trn1.hours * trn1.count * 2.15)
+    assert p5.plan.cost_usd is None
+    assert any("on-demand (us-east-1)" in note for note in p5.assumptions)
+    with pytest.raises(UnknownNameError, match="price"):
+        compare("llama-3.1-8b", ["p5", "p4d"], basis="spot")
+    with pytest.raises(UsageError, match="float4"):
+        compare("llama-3.1-8b", ["trn1", "p5"], dtype="float4")
+
+
 def test_own_prices_and_old_ones(tmp_path):
     file = tmp_path / "mine.toml"
     row = 'basis = "on-demand"\nregion = "home"\ndate = "2020-01-01"\nhourly = "10 $/h"\n'
