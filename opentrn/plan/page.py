@@ -209,11 +209,8 @@ def comparison(rows: Sequence[Versus], title: str) -> str:
     body += "".join(f"<p>{html.escape(note)}</p>" for note in mixed_bases(rows))
     step = [(n, {k: float(v) for k, v in p.step.parts.items()}) for n, p in named]
     body += stacked("Step breakdown", step, seconds_text)
-    full = [
-        (n, {k: v / p.step.capacity for k, v in p.step.memory.items()}
-         | {"free": 1.0 - p.used / p.step.capacity}) for n, p in named
-    ]  # fmt: skip
-    body += stacked("Memory of a core, as shares of it", full, lambda share: f"{share:.0%}")
+    held = [(n, {k: v / p.step.capacity for k, v in p.step.memory.items()}) for n, p in named]
+    body += stacked("Shares of a core's memory", held, lambda share: f"{share:.1%}")
     priced = [(f"{n}, {p.basis}", p) for n, p in named if p.cost_usd is not None]
     if priced:
         body += stacked("Cost", [(n, {p.cost_for: p.cost_usd}) for n, p in priced], money_text)
