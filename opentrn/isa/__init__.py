@@ -61,6 +61,7 @@ from opentrn.isa.operands import (
     Value,
     operand_form,
 )
+from opentrn.isa.operators import quiet
 from opentrn.isa.program import Builder, Instruction, Loop, Program, Register
 from opentrn.isa.read import parse_program
 from opentrn.isa.retarget import for_chip
@@ -124,6 +125,7 @@ __all__ = [
     "operand_form",
     "parse_program",
     "program_text",
+    "quiet",
     "random",
     "reduce_cmd",
     "reference",

@@ -8,7 +8,9 @@ inf and NaN are values, and NaN spreads through every arithmetic operator, max a
 common fields (nki.api.shared), tables of operators and activation functions.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
 from math import inf, pi
@@ -33,6 +35,24 @@ declare(
 
 VECTOR, GPSIMD, BOTH = ("vector",), ("gpsimd",), ("vector", "gpsimd")
 ANY = (*BOTH, "scalar")
+
+
+_QUIET: ContextVar[bool] = ContextVar("opentrn_quiet", default=False)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """NumPy's warnings are off inside the block: engines overflow and divide by zero silently.
+
+    Whoever runs many instructions enters it once; an operator alone takes as long to enter it as
+    to compute a tile.
+    """
+    token = _QUIET.set(True)
+    try:
+        with np.errstate(all="ignore"):
+            yield
+    finally:
+        _QUIET.reset(token)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,8 +83,10 @@ class Op:
 
         `out`, an array of the result's shape and carrier, receives the result when given.
         """
-        with np.errstate(all="ignore"):
-            return self.meaning(x, out=out) if self.arity == 1 else self.meaning(x, y, out=out)
+        if not _QUIET.get():
+            with quiet():
+                return self(x, y, out)
+        return self.meaning(x, out=out) if self.arity == 1 else self.meaning(x, y, out=out)
 
     def __reduce__(self):
         return op, (self.name,)
@@ -405,23 +427,25 @@ def reduce(op_like: Any, x: np.ndarray, axes: int | tuple[int, ...]) -> np.ndarr
     if not which.reducible:
         raise UsageError(f"{which.name} is no reduction", code="isa.not_reducible")
     axes = (axes,) if isinstance(axes, int) else tuple(axes)
-    with np.errstate(all="ignore"):
-        pick = _PICKS.get(which.name)
-        if pick is not None and x.ndim == 2 and axes == (1,) and x.dtype == np.float32:
-            # the index of the largest is found several times as fast as the largest
-            return x[_rows(len(x)), pick(x, 1)]
-        if which.name in ("abs_max", "abs_min"):
-            return _reduce_magnitude(which, x, axes)
-        if which.name == "average":
-            count = np.prod([x.shape[a] for a in axes])
-            return np.divide(np.add.reduce(x, axes), count, dtype=x.dtype)
-        if which.name == "subtract":
-            return _subtract_all(x, axes)
-        ufunc = getattr(np, which.name)
-        if which.kind == "logical":
-            result = np.empty([n for a, n in enumerate(x.shape) if a not in axes], x.dtype)
-            return ufunc.reduce(np.not_equal(x, 0), axes, out=result)
-        return ufunc.reduce(x, axes, dtype=x.dtype)
+    if not _QUIET.get():
+        with quiet():
+            return reduce(which, x, axes)
+    pick = _PICKS.get(which.name)
+    if pick is not None and x.ndim == 2 and axes == (1,) and x.dtype == np.float32:
+        # the index of the largest is found several times as fast as the largest
+        return x[_rows(len(x)), pick(x, 1)]
+    if which.name in ("abs_max", "abs_min"):
+        return _reduce_magnitude(which, x, axes)
+    if which.name == "average":
+        count = np.prod([x.shape[a] for a in axes])
+        return np.divide(np.add.reduce(x, axes), count, dtype=x.dtype)
+    if which.name == "subtract":
+        return _subtract_all(x, axes)
+    ufunc = getattr(np, which.name)
+    if which.kind == "logical":
+        result = np.empty([n for a, n in enumerate(x.shape) if a not in axes], x.dtype)
+        return ufunc.reduce(np.not_equal(x, 0), axes, out=result)
+    return ufunc.reduce(x, axes, dtype=x.dtype)
 
 
 _PICKS = {"maximum": np.argmax, "minimum": np.argmin}  # NaN wins in both, as in the ufuncs

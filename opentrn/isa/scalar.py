@@ -47,7 +47,7 @@ STAGES = {
     ("subtract", "bypass"),
     ("bypass", "bypass"),
 }
-SUM = op("add")
+SUM, PRODUCT = op("add"), op("multiply")
 REDUCTIONS = ("add", "maximum", "minimum", "abs_max", "abs_min")
 
 
@@ -101,11 +101,10 @@ def _scaled(i, data, scale, bias, out=None):
     `out` may receive the result; without it, or where nothing is computed, it may be `data`.
     """
     x = data if i.data.dtype.is_float else numerics.cast(data, i.data.dtype, float32)
-    with np.errstate(all="ignore"):
-        if isinstance(i.scale, OperandForm) or scale != 1.0:
-            x = out = np.multiply(x, _term(i.scale, scale, x.ndim), out=out)
-        if bias is not None:
-            x = np.add(x, _term(i.bias, bias, x.ndim), out=out)
+    if isinstance(i.scale, OperandForm) or scale != 1.0:
+        x = out = PRODUCT(x, _term(i.scale, scale, x.ndim), out=out)
+    if bias is not None:
+        x = SUM(x, _term(i.bias, bias, x.ndim), out=out)
     return x
 
 

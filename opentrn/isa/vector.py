@@ -4,6 +4,8 @@ Meaning and limits: NKI 0.6 API reference (nki.isa).  Costs: NKI ISA reference v
 speed modes of the architecture guides (see `vector_laws`).
 """
 
+from functools import cached_property
+
 import numpy as np
 
 from opentrn.base import UsageError, dtypes
@@ -189,8 +191,16 @@ class tensor_tensor(VectorInstr):
         )
         yield not_both_in_psum("data1", i.data1, "data2", i.data2)
 
+    @cached_property
+    def of_floats(i) -> bool:
+        """Whether both inputs are what the arithmetic takes, one element for each."""
+        alike = i.data1.shape == i.data2.shape == i.dst.shape
+        return alike and i.data1.dtype.is_float and i.data2.dtype.is_float and not i.op.bitvec
+
     def run(i, data1, data2, out=None):
         """Element by element, in the arithmetic of the engine."""
+        if i.of_floats:
+            return {"dst": i.op(data1, data2, out=out)}
         data1, data2 = alike(data1, data2)
         if i.op.bitvec:
             return {"dst": as_bits(i.op(data1, as_bits(data2, data1.dtype)), i.dst.dtype.carrier)}

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from opentrn.base import Bug, UsageError, declare
-from opentrn.isa import Builder
+from opentrn.isa import Builder, quiet
 from opentrn.nki import traced, versions
 from opentrn.nki.cores import launch
 from opentrn.nki.exchange import World
@@ -188,7 +188,7 @@ def _alone(kernel: Kernel, chip, bound: inspect.BoundArguments, like: str) -> Ru
     machine = new_machine(chip)
     name = kernel.__name__
     session = Session(name, chip, machine, Builder(name, chip.name), grid=kernel.grid)
-    with entered(session), one_blas_thread():
+    with entered(session), one_blas_thread(), quiet():
         outputs = results(session, call(session, kernel.func, bound), like)
     program = session.finished()
     check_inputs(session, program)

@@ -203,9 +203,9 @@ class Machine:
         if form.state:
             given[form.state] = self.states.of(form)
         if plan.direct:
-            room = self._room(instruction)
-            if room is not None:
-                given["out"] = room
+            storage = self._room(instruction)
+            if storage is not None:
+                room = given["out"] = storage.window(operands[0])
         result = form.run(**given)
         if form.state:
             self.states.keep(form, result)
@@ -213,8 +213,8 @@ class Machine:
             view, value = operands[n], result.get(name)
             if view is None or value is None:
                 continue
-            storage = self.target(instruction, view)
             if value is not room:
+                storage = self.target(instruction, view)
                 known = view.dtype if plan.exact else None
                 put(storage.window(view), value, view.dtype, storage.raw, known)
             if storage.written.cells is not True:
@@ -239,7 +239,7 @@ class Machine:
                 given[name] = self.source(instruction, view, name).read(view)
         return given
 
-    def _room(self, instruction: Instruction) -> np.ndarray | None:
+    def _room(self, instruction: Instruction) -> Storage | None:
         """Where the result may be written while it is computed: memory that is not read."""
         view, *others = instruction.operands
         buffer = view.buffer
@@ -247,7 +247,7 @@ class Machine:
             if type(other) is View and other.buffer is buffer:
                 return None
         storage = self.target(instruction, view)
-        return None if storage.raw else storage.window(view)
+        return None if storage.raw else storage
 
     def _run_sum(self, instruction: Instruction, plan: Plan) -> None:
         """The short way for matmuls of static operands; `bind` is its specification."""

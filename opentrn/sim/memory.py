@@ -166,6 +166,10 @@ class Marks:
         return np.zeros((buffer.shape[0], cells) if buffer.on_chip else (cells,), np.bool_)
 
 
+# The marks of memory that no matmul writes to: nothing, for all of it.
+UNTOUCHED = Marks(Buffer(0, "sbuf", (1, 1), float32))
+
+
 class Storage:
     """The memory of one buffer.
 
@@ -194,7 +198,11 @@ class Storage:
 
     def __init__(self, buffer: Buffer, array: np.ndarray, raw: bool):
         self.buffer, self.array, self.raw, self.origin = buffer, array, raw, 0
-        self.written, self.touched, self.seen = Marks(buffer), Marks(buffer), Marks(buffer)
+        self.written = Marks(buffer)
+        if buffer.space == "psum":
+            self.touched, self.seen = Marks(buffer), Marks(buffer)
+        else:
+            self.touched = self.seen = UNTOUCHED
         self.borrowed, self.unset = False, True
         self.late: list[Callable[[], Any]] | None = None
         self.windows: dict[int, tuple[View, np.ndarray]] = {}

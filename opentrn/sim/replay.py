@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from opentrn.base import ShapeError, declare, numerics
-from opentrn.isa import Buffer, Instruction, Loop, Program, View
+from opentrn.isa import Buffer, Instruction, Loop, Program, View, quiet
 from opentrn.sim.exposed import exposed
 from opentrn.sim.functional import Machine
 from opentrn.sim.memory import Storage
@@ -95,7 +95,7 @@ class Replay:
         for storage in self._psum:
             storage.touched.clear()
         self.machine.states.reset()
-        with one_blas_thread(), np.errstate(all="ignore"):
+        with one_blas_thread(), quiet():
             for step in self._steps:
                 step()
         if self.program.results:

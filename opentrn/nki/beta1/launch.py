@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from opentrn.base import OrderError, UsageError, declare, numerics, user_line
-from opentrn.isa import Buffer, Builder, Instruction, view_of
+from opentrn.isa import Buffer, Builder, Instruction, quiet, view_of
 from opentrn.nki import arrays, exchange, refusals
 from opentrn.nki.beta1 import language, typing
 from opentrn.nki.beta1.blocks import Blocks
@@ -133,7 +133,7 @@ def run(
     bound = inspect.signature(func).bind(*args, **kwargs)
     session = Instances(name, chip, machine, Builder(name, chip.name), grid=grid, ranks=ranks)
     like = kind_of(args, kwargs)
-    with entered(session), one_blas_thread():
+    with entered(session), one_blas_thread(), quiet():
         given = _arguments(session, bound)
         for look in session.lookers:
             look.begin(session)
