@@ -215,6 +215,19 @@ class RotateHalf(Rule):
         return RotateHalf._rotated(g, (3, 1))
 
 
+class OneDevice(Rule):
+    """where an array lies among devices → nothing: a compiled program has one core"""
+
+    def find(p: PatternBuilder, x: Pattern) -> Pattern:
+        return p.sharding_constraint(x)
+
+    def make(g: Builder, x: Value) -> Value:
+        return x
+
+    def sample(g: Builder) -> Value:
+        return g.sharding_constraint(g.input("x", (4, 6)), "a=2 b=3", "a b")
+
+
 class PadNothing(Rule):
     """pad of an array without elements → the filling, everywhere"""
 
@@ -273,7 +286,7 @@ def without_empty(graph: Graph) -> Graph:
 RULES = (
     *CLEAN, *RECOGNISE, *ATTENTION,
     AndTrue, SelectKnown, BroadcastTwice, GatherEverything, GatherRepeated, RotateHalf,
-    PadNothing, SumOfNothing,
+    OneDevice, PadNothing, SumOfNothing,
 )  # fmt: skip
 
 # Ops that only lay numbers out; on constants they are done once, on the host.

@@ -11,6 +11,7 @@ from typing import Any
 from opentrn.base import Bug, NotBuiltError, UnsupportedError, UsageError, Where, declare
 from opentrn.graph.build import Builder
 from opentrn.graph.importers import (
+    stablehlo_devices,
     stablehlo_rules_linear,
     stablehlo_rules_plain,
     stablehlo_rules_region,
@@ -18,12 +19,14 @@ from opentrn.graph.importers import (
 from opentrn.graph.importers.missing import unsupported
 from opentrn.graph.importers.stablehlo_call import RULES, Call, Rule
 from opentrn.graph.importers.stablehlo_chlo import Expansions
+from opentrn.graph.importers.stablehlo_devices import constrained, meshes_of
 from opentrn.graph.importers.stablehlo_mlir import Places, Reader, constant, parse, where_of
 from opentrn.graph.importers.stablehlo_rules_region import CUSTOM
 from opentrn.graph.ir import Graph, Region, Value, make, region_input
 from opentrn.graph.ops.define import OPS, Type
 
-FAMILIES = (stablehlo_rules_linear, stablehlo_rules_plain, stablehlo_rules_region)
+FAMILIES = (stablehlo_devices, stablehlo_rules_linear, stablehlo_rules_plain,
+            stablehlo_rules_region)
 RETURNS = ("func.return", "stablehlo.return", "sdy.return")
 MODULE_LEVEL = ("builtin.module", "func.func", "sdy.mesh")
 # A value of outside that a region may make again instead of taking it as an input.
@@ -106,6 +109,9 @@ class Importer:
         self.inputs: list[Value] = []
         self.active: list[str] = []
         self.draws = 0
+        # The device of a mesh whose part is being built; a whole program for several has none.
+        self.device = -1 if self._count("mhlo.num_partitions") > 1 else 0
+        self.meshes = meshes_of(module)
 
     def _main(self) -> str:
         if "main" in self.functions:
@@ -121,14 +127,27 @@ class Importer:
     def graph(self) -> Graph:
         """Check that every op has a rule, then build."""
         self.check()
-        block = self._block(self.begin)
+        block = self.function(self.begin)
         scope = Scope()
         for number, argument in enumerate(block.arguments):
             kind = self.reader.type_of(argument.type)
-            scope.values[argument] = None if kind is None else self._input(number, kind)
-        outputs = [v for v in self._run(block, scope, None) if v is not None]
+            if kind is not None:
+                value = self._placed("arg_attrs", number, self._input(number, kind))
+                scope.values[argument] = value
+            else:
+                scope.values[argument] = None
+        found = self._run(block, scope, None)
+        outputs = [self._placed("res_attrs", n, v) for n, v in enumerate(found) if v is not None]
         flat = list(_flat(outputs))
         return Graph(self.inputs, flat, name=self.begin, output_names=self._output_names(flat))
+
+    def _placed(self, word: str, number: int, value: Any) -> Any:
+        """An argument or result with the sharding the function gives it."""
+        attributes = self.functions[self.begin].operation.attributes
+        own = attributes[word][number] if word in attributes else {}
+        if "sdy.sharding" not in own or not isinstance(value, Value):
+            return value
+        return constrained(self, Builder(value.where), value, own["sdy.sharding"])
 
     def _input(self, number: int, kind: Type) -> Value:
         attrs = OPS["input"](label=f"arg{number}", shape=kind.shape,  # type: ignore[call-arg]
@@ -140,7 +159,8 @@ class Importer:
     def _output_names(self, outputs: list[Value]) -> list[str]:
         return [f"output{i}" for i in range(len(outputs))]
 
-    def _block(self, name: str) -> Any:
+    def function(self, name: str) -> Any:
+        """The block of a function of the program."""
         if name not in self.functions:
             raise UsageError(f"the program has no function {name}", code="graph.stablehlo_main")
         return self.functions[name].operation.regions[0].blocks[0]
@@ -169,13 +189,15 @@ class Importer:
         known = name in RULES or name in RETURNS or name in MODULE_LEVEL
         return "" if known or self.expansions.can(op) else name
 
-    def _check_devices(self) -> None:
+    def _count(self, name: str) -> int:
         attributes = self.module.operation.attributes
-        for name in ("mhlo.num_partitions", "mhlo.num_replicas"):
-            if name in attributes and attributes[name].value > 1:
-                raise NotBuiltError(f"the program is for {attributes[name].value} devices "
-                                    f"({name.removeprefix('mhlo.')})",
-                                    code="graph.stablehlo_sharded")
+        return attributes[name].value if name in attributes else 1
+
+    def _check_devices(self) -> None:
+        count = self._count("mhlo.num_replicas")
+        if count > 1:
+            raise NotBuiltError(f"the program is for one of {count} devices (num_replicas)",
+                                code="graph.stablehlo_sharded")
 
     # ---------------------------------------------------------------------------------- building
 
@@ -202,10 +224,15 @@ class Importer:
             args = [scope.find(v) for v in op.operands]
             if name in RETURNS:
                 return args
-            self._op(op, name, args, scope, self.place(op.location) or where)
+            self.build(op, name, args, scope, self.place(op.location) or where)
         return []
 
-    def _op(self, op: Any, name: str, args: list[Any], scope: Scope, where: Where | None) -> None:
+    def scope(self) -> Scope:
+        """A scope that sees nothing of outside."""
+        return Scope()
+
+    def build(self, op: Any, name: str, args: list[Any], scope: Scope, where: Where | None) -> None:
+        """Enter the results of an op for these operands into a scope."""
         call = Call(self, scope, op, args, where)
         make_it = RULES.get(name)
         made: Any = make_it(call) if make_it is not None else self.expand(call)
@@ -239,7 +266,7 @@ class Importer:
             raise UnsupportedError(f"{name} calls itself", code="graph.stablehlo_recursion",
                                    at=where)
         self.active.append(name)
-        found = self._apply(self._block(name), args, where)
+        found = self._apply(self.function(name), args, where)
         self.active.pop()
         return found
 

@@ -7,11 +7,7 @@ kernel more often; any other goes along as it is.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-import numpy as np
-
-from opentrn.base import NotBuiltError, declare
 from opentrn.graph import carriers
 from opentrn.graph.build import Builder
 from opentrn.graph.importers.stablehlo_call import Call, Made, Rule, rule
@@ -21,10 +17,6 @@ from opentrn.graph.ops.define import Type
 from opentrn.graph.ops.elementwise import Elementwise
 from opentrn.graph.ops.reduction import COMBINE, identity
 from opentrn.graph.straighten import trips
-
-declare("graph.stablehlo_sharded", "a StableHLO program is written for several devices",
-        "a graph is the program of one core",
-        "jit it without shardings; spread it over cores with opentrn.plan")
 
 Numbers = ("float", "int", "uint")
 
@@ -344,15 +336,6 @@ def custom(*names: str) -> Callable[[Rule], Rule]:
     return enter
 
 
-@custom("Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "annotate_device_placement",
-        "LayoutConstraint", "xla.sdy.FuncResultSharding")
-def placed(call: Call) -> Made:
-    """Where an array lies: on one core there is one place."""
-    if any(r.shape != a.shape for r, a in zip(call.results, call.args, strict=False) if r):
-        raise sharded(call, "an array is split over devices")
-    return call.args
-
-
 @custom("mhlo.topk")
 def mhlo_topk(call: Call) -> list[Value]:
     """As chlo.top_k."""
@@ -364,44 +347,3 @@ def mhlo_topk(call: Call) -> list[Value]:
 def mhlo_erf(call: Call) -> Value:
     """As chlo.erf."""
     return call.g.erf(call.args[0])
-
-
-# --------------------------------------------------------------------------------- several devices
-
-
-def sharded(call: Call, why: str) -> NotBuiltError:
-    """The error for what needs several devices."""
-    return NotBuiltError(f"{call.op.name}: {why}", code="graph.stablehlo_sharded", at=call.where)
-
-
-@rule("stablehlo.partition_id", "stablehlo.replica_id")
-def device_id(call: Call) -> Value:
-    """The number of this device: there is one."""
-    return call.g.constant(np.uint32(0))
-
-
-@rule("stablehlo.all_reduce", "stablehlo.all_gather", "stablehlo.reduce_scatter",
-      "stablehlo.all_to_all", "stablehlo.collective_permute", "stablehlo.collective_broadcast",
-      "stablehlo.cross-replica-sum")
-def collective(call: Call) -> Made:
-    """A collective of one device is what it begins with."""
-    attributes = call.op.attributes
-    if "replica_groups" in attributes:
-        groups: Any = call.attr("replica_groups")
-        if np.size(groups) > 1:
-            raise sharded(call, f"it is over {np.size(groups)} devices")
-    elif "source_target_pairs" in attributes and call.attr("source_target_pairs") != [[0, 0]]:
-        raise sharded(call, "it is over several devices")
-    return call.args
-
-
-@rule("sdy.manual_computation")
-def manual(call: Call) -> Made:
-    """What one device of a mesh computes (`shard_map`)."""
-    raise sharded(call, "a computation of one device of a mesh (shard_map)")
-
-
-@rule("sdy.sharding_constraint", "sdy.reshard")
-def constrained(call: Call) -> Made:
-    """Where an array should lie: the importer has refused meshes of several devices."""
-    return call.args

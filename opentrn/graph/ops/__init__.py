@@ -15,6 +15,7 @@ from opentrn.graph.ops import (
     linear_algebra,
     movement,
     ordering,
+    placement,
     random,
     reduction,
 )
@@ -22,7 +23,7 @@ from opentrn.graph.ops.define import OPS, Op, Traffic, TupleType, Type
 
 FAMILIES = (
     leaves, elementwise, bits, complexes, movement, indexing, contraction, reduction, ordering,
-    combining, control, random, linear_algebra, composite, attention, foreign,
+    combining, control, random, linear_algebra, composite, attention, foreign, placement,
 )
 
 __all__ = ["FAMILIES", "OPS", "Op", "Traffic", "TupleType", "Type"]

@@ -246,7 +246,7 @@ def test_calls_into_python_are_refused_at_their_line():
     assert "# in a loop" in error.value.at.text
 
 
-def test_programs_of_several_devices_are_refused():
+def test_a_computation_of_every_device_of_a_mesh_runs_on_one_core():
     def f(x):
         return jax.lax.psum(x, "i")
     part = jax.sharding.PartitionSpec
@@ -255,6 +255,20 @@ def test_programs_of_several_devices_are_refused():
     close(neuron.jit(one)(X), jnp.asarray(X))
     two = jax.shard_map(f, mesh=jax.sharding.AbstractMesh((2,), ("i",)), in_specs=part("i"),
                         out_specs=part())
-    with pytest.raises(NotBuiltError, match="shard_map") as error:
-        neuron.jit(two)(X)
+    jitted = neuron.jit(two)
+    close(jitted(X), jnp.asarray(X[:4] + X[4:]))
+    (program,) = jitted.programs.values()
+    assert program.lowered.graph.histogram()["sharding_constraint"] == 2
+    assert ["OneDevice", "rewrote", 2] in program.executable.meta["rules"]
+
+
+def test_devices_that_meet_in_a_loop_are_refused():
+    def f(x):
+        return jax.lax.fori_loop(0, 3, lambda i, c: jax.lax.psum(c, "i") / 2, x)
+    part = jax.sharding.PartitionSpec("i")
+    mapped = jax.shard_map(f, mesh=jax.sharding.AbstractMesh((2,), ("i",)), in_specs=part,
+                           out_specs=part, check_vma=False)
+    with pytest.raises(NotBuiltError, match="inside a loop") as error:
+        neuron.jit(mapped)(X)
     assert error.value.code == "graph.stablehlo_sharded"
+    assert error.value.at.file == __file__
