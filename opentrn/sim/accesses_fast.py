@@ -156,7 +156,7 @@ def _looked(views: _Views, address: np.ndarray, where: Layout) -> tuple[Any, Any
 
 def numbered(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Numbers for keys in the order of their first use, and where each was first used."""
-    numbers, size = np.empty(len(keys), np.int64), _FIRST_SIZE
+    numbers, size = np.empty(len(keys), np.int32), _FIRST_SIZE
     while True:
         first = np.empty(size // 2, np.int64)
         count = _numbered(keys, np.full(size, -1, np.int32), first, numbers)

@@ -21,6 +21,7 @@ class Regions(NamedTuple):
     What a region meets in its buffer, itself included, stands in `meets[low[r] : high[r]]`,
     counted from the buffer's first region; where a write to it also replaces an earlier access to
     the other, `replaces` is set.  `whole[r]` is the whole buffer, which meets everything.
+    `of_view` has -1 for views that were not asked for.
     """
 
     buffers: list[Buffer]
@@ -50,12 +51,12 @@ def regions_of(table: Accesses, used: np.ndarray) -> Regions | None:
     buffer, owners = numbered(table.buffer[used])
     buffers = [table.buffers[n] for n in table.buffer[used[owners]].tolist()]
     box, boxes = _boxes_of(table, used)
-    region, at = numbered(buffer * len(boxes) + box)
+    region, at = numbered(buffer.astype(np.int64) * len(boxes) + box)
     order = np.argsort(buffer[at], kind="stable")  # buffer by buffer
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     at = at[order]
-    of_view = np.zeros(len(table.views), np.int64)
+    of_view = np.full(len(table.views), -1, np.int64)
     of_view[used] = place[region]
     begin = np.zeros(len(buffers) + 1, np.int64)
     np.cumsum(np.bincount(buffer[at], minlength=len(buffers)), out=begin[1:])
@@ -82,7 +83,8 @@ def _boxes_of(table: Accesses, used: np.ndarray) -> tuple[np.ndarray, list]:
     shapes, boxes, known = Shapes(), [], {}
     ways = int(table.way.max(initial=0)) + 1
     in_hbm = np.array([not buffer.on_chip for buffer in table.buffers], bool)[table.buffer[used]]
-    pair = table.way[used] + np.where(in_hbm, ways * (1 + table.buffer[used]), 0)
+    other = ways * (1 + table.buffer[used].astype(np.int64))
+    pair = table.way[used] + np.where(in_hbm, other, 0)
     number, first = numbered(pair)
     of_pair = []
     for n in first.tolist():

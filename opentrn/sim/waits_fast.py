@@ -26,6 +26,7 @@ _NODES, _EDGES, _SPILT = range(3)  # what `counts` counts: nodes, edges, whether
 
 # Nothing is allocated inside, so references need no counting; that took most of the time.
 _compiled = njit(cache=True, nogil=True, error_model="numpy", _nrt=False)
+_inlined = njit(cache=True, nogil=True, error_model="numpy", _nrt=False, forceinline=True)
 
 
 def _record(names: str) -> list:
@@ -53,62 +54,66 @@ def dependencies(program: Program, placement: Placement, chip, table: Accesses) 
     if fixed or any(row.meets for row in finder.rows):
         return None
     unchanging = np.array([b in finder.unchanging for b in table.buffers], bool)[table.buffer]
-    kept = ~unchanging[table.view]
-    if (table.writes & ~kept).any():
-        return None
-    counts = np.add.reduceat(np.append(kept, False), table.start[:-1]) * (np.diff(table.start) > 0)
-    start = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
     regions = regions_of(table, np.flatnonzero(~unchanging))
     if regions is None:
         return None
-    stream = np.array([plan.stream for plan in plans], np.int64)[table.form]
-    accesses = start, regions.of_view[table.view[kept]], table.writes[kept]
-    edges, dep = _searched(stream, accesses, regions, placement)
-    banks = np.array([plan.banks for plan in plans], bool)[table.form]
-    bank_at, bits = _banks(finder, table, banks)
-    n = len(stream)
-    part = Part(
-        0, list(program.body), np.arange(n, dtype=np.int32), table.form, edges, dep, bank_at, bits
-    )
+    stream = np.array([plan.stream for plan in plans], np.int8)[table.form]
+    found = _searched(stream, table, regions, placement)
+    if found is None:
+        return None
+    banks = np.array([plan.banks for plan in plans], bool)
+    n, at = len(stream), np.flatnonzero(banks[table.form]) if banks.any() else np.zeros(0, np.int64)
+    part = Part(0, program.body, np.arange(n, dtype=np.int32), table.form, *found, at,
+                _banks(finder, table, at))  # fmt: skip
     return Flow([part], finder.rows, ())
 
 
-def _banks(finder: Finder, table: Accesses, banks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The instructions that use PSUM banks, and which."""
-    of_view = np.zeros(len(table.views), np.int64)
-    psum = np.array([buffer.space == "psum" for buffer in table.buffers], bool)
-    for n in np.flatnonzero(psum[table.buffer]).tolist():
-        of_view[n] = finder.banks_of((table.views[n],))
-    at = np.flatnonzero(banks)
-    if not len(at):
-        return at, at
-    begin, end = table.start[at], table.start[at + 1]
+def _banks(finder: Finder, table: Accesses, at: np.ndarray) -> np.ndarray:
+    """The banks that the instructions `at` use."""
     bits = np.zeros(len(at), np.int64)
+    if not len(at):
+        return bits
+    psum = np.array([buffer.space == "psum" for buffer in table.buffers], bool)
+    # Where a tile lies in one bank, so do all its views.
+    of_buffer = np.full(len(psum), -1, np.int64)
+    of_view = np.zeros(len(table.views), np.int64)
+    for n in np.flatnonzero(psum[table.buffer]).tolist():
+        buffer = table.buffer[n]
+        if of_buffer[buffer] < 0:
+            of_view[n] = finder.banks_of((table.views[n],))
+            if table.buffers[buffer] in finder.bank_bits:
+                of_buffer[buffer] = of_view[n]
+        else:
+            of_view[n] = of_buffer[buffer]
+    begin, end = table.start[at], table.start[at + 1]
     for k in range(int((end - begin).max())):
         some = begin + k < end
         bits[some] |= of_view[table.view[(begin + k)[some]]]
-    return at, bits
+    return bits
 
 
 # ---------------------------------------------------------------------- tables
 
 
-def _searched(stream, accesses, regions: Regions, placement: Placement):
-    """Number of waits of each instruction, and the waits (see `tape.Part`)."""
-    start, region, writes = accesses
+def _searched(stream: np.ndarray, table: Accesses, regions: Regions, placement: Placement):
+    """Number of waits of each instruction, and the waits (see `tape.Part`).
+
+    None where something is written that does not change.
+    """
     size = len(stream) // 2 + 8 * len(regions.buffers) + 64
     while True:
-        state = (stream, *_tables(regions, region, placement), np.zeros(size, _NODE),
-                 np.zeros(4 * size, np.int64), np.zeros(3, np.int64))  # fmt: skip
-        edges = np.zeros(len(stream), np.int32)
-        _run(state, start, region, writes, edges)
-        counts = state[8]
+        counts = np.zeros(3, np.int64)
+        state = (stream, *_tables(regions, placement), np.empty(size, _NODE),
+                 np.empty(4 * size, np.int64), counts)  # fmt: skip
+        edges = np.empty(len(stream), np.int32)
+        if not _run(state, table.start, table.view, regions.of_view, table.writes, edges):
+            return None
         if not counts[_SPILT]:
             return edges, state[7][: counts[_EDGES]].copy()
         size *= 4
 
 
-def _tables(regions: Regions, region: np.ndarray, placement: Placement) -> tuple:
+def _tables(regions: Regions, placement: Placement) -> tuple:
     """Regions, buffers, meets, replaces and givers as the search begins."""
     own = np.zeros(len(regions.buffer), _REGION)
     own["buffer"], own["whole"] = regions.buffer, regions.whole
@@ -202,13 +207,17 @@ def _replaced(own, count, begin, end, place, number):
 
 
 @_compiled
-def _run(state, start, region, writes, edges):
-    """All instructions in program order."""
+def _run(state, start, view, of_view, writes, edges):
+    """All instructions in program order; False where something is written that does not change."""
     stream, regions, buffers, counts = state[0], state[1], state[2], state[8]
     for i in range(len(stream)):
         first = counts[_EDGES]
         for a in range(start[i], start[i + 1]):
-            r = region[a]
+            r = of_view[view[a]]
+            if r < 0:
+                if writes[a]:
+                    return False
+                continue
             b = regions[r]["buffer"]
             if not buffers[b]["opened"]:
                 _open(state, b)
@@ -217,12 +226,14 @@ def _run(state, start, region, writes, edges):
             else:
                 _read(state, r, b, i, stream[i])
         if counts[_SPILT]:
-            return
-        _prune(state, first)
+            return True
+        if counts[_EDGES] > first + 1:
+            _prune(state, first)
         edges[i] = counts[_EDGES] - first
+    return True
 
 
-@_compiled
+@_inlined
 def _edge(state, producer, kind):
     """One more wait."""
     edges, counts = state[7], state[8]
@@ -233,7 +244,7 @@ def _edge(state, producer, kind):
     counts[_EDGES] += 1
 
 
-@_compiled
+@_inlined
 def _node(state, number, stream, behind):
     """A node before `behind`; its number."""
     nodes, counts = state[6], state[8]
@@ -279,7 +290,7 @@ def _handed_on(state, node, behind):
     return behind
 
 
-@_compiled
+@_inlined
 def _read(state, r, b, i, stream):
     """Wait for the writers of what is read, and remember the read (`Finder.read`)."""
     streams, regions, buffers, nodes = state[0], state[1], state[2], state[6]
@@ -303,7 +314,7 @@ def _read(state, r, b, i, stream):
         record["dmas"] = _node(state, i, stream, record["dmas"])
 
 
-@_compiled
+@_inlined
 def _write(state, r, b, i, stream):
     """Wait for the readers and writers of what is written; remember it (`Finder.write_part`)."""
     regions, buffers = state[1], state[2]
@@ -330,7 +341,7 @@ def _write(state, r, b, i, stream):
     record["write"], record["waited"] = i, 0
 
 
-@_compiled
+@_inlined
 def _written(state, other, i, stream):
     """Wait for the last write of a region that is written again."""
     producer, bit = other["write"], 1 << stream
@@ -341,7 +352,7 @@ def _written(state, other, i, stream):
         _edge(state, producer, SEEN)
 
 
-@_compiled
+@_inlined
 def _listed(state, node, i, stream, kind):
     """Wait for the accesses of a list, in front of a write."""
     nodes, bit = state[6], 1 << stream
@@ -354,7 +365,7 @@ def _listed(state, node, i, stream, kind):
         node = known["next"]
 
 
-@_compiled
+@_inlined
 def _prune(state, first):
     """One wait for each engine and kind, of three or more; all in order (`Finder.pruned`)."""
     stream, edges, counts = state[0], state[7], state[8]
