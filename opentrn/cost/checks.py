@@ -209,7 +209,7 @@ def feature(check: Check, features: Features) -> Iterable[Finding]:
         works, told = False, f"failed with {type(error).__name__}: {error}".splitlines()[0]
     said = f"{check['name']}: {told}"
     if check.get("beside"):
-        yield Finding("", said, "")
+        yield Finding("", said, said if works else "")
     elif works:
         yield Finding(AGREES, said, said)
     else:

@@ -1,5 +1,6 @@
 """Claims: verdicts beside arithmetic done here from the published numbers."""
 
+import re
 import tomllib
 
 import pytest
@@ -110,10 +111,24 @@ def test_regions_are_listed_beside_those_the_claim_leaves_out(checked):
     assert "us-east-2" in checked["A10"].reason.split("leaves out")[1]
 
 
-@pytest.mark.parametrize("name", ["precision", "kernel", "split"])
+@pytest.mark.parametrize("name", ["precision", "kernel", "split", "training-savings"])
 def test_features_of_this_package_work(name):
     works, told = FEATURES[name]()
     assert works, told
+
+
+def test_savings_of_a_training_hold_those_of_any_pair():
+    from opentrn.plan import plan
+
+    ask = {"tokens": 1e12, "batch": 512, "sequence": 4096, "basis": "on-demand"}
+    ours = plan("llama-3.1-8b", "trn1.32xlarge", 4, **ask).best
+    theirs = plan("llama-3.1-8b", "p4d.24xlarge", 8, **ask).best
+    assert ours.cost_usd == pytest.approx(ours.hours * 4 * 21.5, rel=1e-6)
+    saved = 1 - ours.cost_usd / theirs.cost_usd
+    _, told = FEATURES["training-savings"]()
+    low, high = (int(one) / 100 for one in re.findall(r"(-?\d+)% \(", told))
+    assert low - 0.005 <= saved <= high + 0.005
+    assert "of 18 reach" in told  # 2 models; on demand 1 x 3 pairs, in capacity blocks 2 x 3
 
 
 def test_the_pytorch_feature_compiles_runs_and_profiles():
