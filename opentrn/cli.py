@@ -122,7 +122,7 @@ shape_option = click.option(
 
 @main.command(context_settings={"allow_interspersed_args": False})
 @click.option("--target", metavar="NAME", help="Chip, generation or instance to simulate.")
-@click.option("--nki", "version", metavar="VERSION", help="NKI it was written for: 0.1 to 0.6.")
+@click.option("--nki", "version", metavar="VERSION", help="NKI it was written for: 0.1 to 0.7.")
 @click.option("-m", "module", is_flag=True, help="SCRIPT is the name of a module, as in python -m.")
 @click.option("--find-nan", is_flag=True, help="Name the lines where NaN and infinities begin.")
 @click.option("--dump", "dumped", multiple=True, metavar="NAME", help="Save tensors as NAME.npy.")
@@ -215,7 +215,7 @@ def _show_findings(found: list[Any], *, as_json: bool) -> None:
 @click.option("--target", default=DEFAULT_TARGET, show_default=True, help="Chips: trn2,trn3.")
 @click.option("--arg", "args", multiple=True, metavar="NAME=VALUE", help="a=float32[128,512] n=2")
 @click.option("--cores", "--grid", "grid", default="", help="Launch grid: 2 or 4,2.")
-@click.option("--nki", "version", metavar="VERSION", help="NKI it was written for: 0.1 to 0.6.")
+@click.option("--nki", "version", metavar="VERSION", help="NKI it was written for: 0.1 to 0.7.")
 @json_option
 @click.argument("kernel", metavar="FILE.py[:KERNEL]")
 def check(

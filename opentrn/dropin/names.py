@@ -155,7 +155,7 @@ class Installed:
 def install(target: str | None = None, version: str | None = None) -> Installed:
     """Make `import nki` (and the names of NAMES) mean OpenTrn from now on, for one target.
 
-    `version` is the NKI the script was written for, "0.1" to "0.6" (or its SDK, "2.27" to "2.32");
+    `version` is the NKI the script was written for, "0.1" to "0.7" (or its SDK, "2.27" to "2.33");
     without one that of OPENTRN_NKI, else the one in force.
 
     `target` is a chip, a generation or an instance as `hw.target` knows them; without one, the

@@ -19,7 +19,7 @@ class Modules:
     def of(self, today: ModuleType) -> ModuleType:
         """The module that stands for `today`'s in this version: itself where nothing differs."""
         name = today.__name__.removeprefix("opentrn.")
-        if self.version == nki.VERSIONS[-1] or name not in ("nki", *_VERSIONED):
+        if self.version == nki.TODAY or name not in ("nki", *_VERSIONED):
             return today
         if name not in self._made:
             self._made[name] = self._package() if name == "nki" else self._older(name, today)
@@ -50,6 +50,8 @@ class _Older(ModuleType):
     version = ""
 
     def __getattr__(self, name: str) -> Any:
+        if self.version >= nki.NEWER:
+            nki.refuse_newer(self.__name__, name)
         since = nki.missing_name(self.__name__, name, self.version)
         reason = f"; it came with NKI {since}" if since else ""
         raise AttributeError(f"{self.__name__} has no `{name}` in NKI {self.version}{reason}")

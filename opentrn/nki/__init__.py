@@ -6,6 +6,8 @@ from opentrn.nki.check import Checked, check, document, worst
 from opentrn.nki.check_arguments import Shaped, read_grid, read_pair
 from opentrn.nki.debug import dump, find_nonfinite
 from opentrn.nki.jit import AnyKernel, Kernel, jit, run
+from opentrn.nki.newer import FIRST as NEWER
+from opentrn.nki.newer import refuse as refuse_newer
 from opentrn.nki.older import functions as older_functions
 from opentrn.nki.older import missing as missing_name
 from opentrn.nki.quirks import QUIRKS, Quirk
@@ -14,12 +16,13 @@ from opentrn.nki.record import Recording, record
 from opentrn.nki.session import Run, current_chip, use_strict, use_target, watch, watch_findings
 from opentrn.nki.tensor import NKIObject, NkiTensor
 from opentrn.nki.traced import TracedKernel
-from opentrn.nki.versions import VERSIONS, current_version, use_version
+from opentrn.nki.versions import TODAY, VERSIONS, current_version, use_version
 
 __all__ = [
     "AnyKernel",
     "Checked",
     "Kernel",
+    "NEWER",
     "NKIObject",
     "NkiTensor",
     "PerRank",
@@ -27,6 +30,7 @@ __all__ = [
     "Quirk",
     "Recording",
     "Run",
+    "TODAY",
     "VERSIONS",
     "Shaped",
     "TracedKernel",
@@ -48,6 +52,7 @@ __all__ = [
     "read_grid",
     "read_pair",
     "record",
+    "refuse_newer",
     "run",
     "run_ranks",
     "simulate",

@@ -1,4 +1,4 @@
-"""NKI 0.1 to 0.5 where they differ from 0.6: names, signatures and meanings of their functions.
+"""NKI versions where they differ from 0.6: names, signatures and meanings of their functions.
 
 `functions(module, version)` gives what differs in `nki.isa`, `nki.language` and `nki.collectives`
 of a version: each function takes the signature of that version, calls today's, and notes
@@ -16,7 +16,7 @@ from typing import Any
 
 from opentrn.base import declare
 from opentrn.isa import engine, reduce_cmd
-from opentrn.nki import older_turns, quirks, removed
+from opentrn.nki import newer, older_turns, quirks, removed
 from opentrn.nki.older_changes import CHANGES, RENAMED, SINCE, Change
 from opentrn.nki.session import current, running
 from opentrn.nki.versions import VERSIONS
@@ -75,7 +75,7 @@ def functions(module: str, today: ModuleType, version: str) -> dict[str, Any]:
         if gone and order(version) <= order(changes[-1].last):
             now = getattr(today, changes[-1].now)
             found[name] = older_function(now, key, changes[-1], version)
-    return found
+    return found | (newer.functions(module) if version >= newer.FIRST else {})
 
 
 def _is_call(module: str, thing: Any) -> bool:

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from opentrn.base import UsageError, Where, declare, user_line, widened
+from opentrn.base import OrderError, UsageError, Where, declare, user_line, widened
 from opentrn.hw import target as find_target
 from opentrn.isa import Buffer, Builder, Instruction, Loop, Program
 from opentrn.nki import exchange, versions
@@ -48,6 +48,7 @@ class Session:
     `refused` collects (error, operands) of refused instructions, which are then left out; with
     None they are raised.
     `line` replaces the user's line for instructions that were written earlier than they are issued.
+    `prepared` is the collective that waits for its trigger (`nki.newer`).
     `arguments` are the caller's arrays with the buffers that stand for them, `collectives` the
     collectives that ran.
     """
@@ -71,6 +72,7 @@ class Session:
     room: Room = field(default_factory=Room)
     fits: set[Any] = field(default_factory=set)
     axes: dict[Buffer, str] = field(default_factory=dict)
+    prepared: Any = None
 
     def note(self, code: str, what: str, fix: str = "") -> None:
         """Notice something about the line being run; each thing once for each line."""
@@ -81,6 +83,9 @@ class Session:
     def finished(self) -> Program:
         """The program, once the kernel has returned; CapacityError when its tiles do not fit."""
         program = self.builder.program()
+        if self.prepared is not None:
+            what = f"{self.prepared.function}_prepare without a trigger"
+            raise OrderError(what, code="nki.prepared")
         if self.machine.strict.precise:
             check_room(self.room, program, self.chip)
         return program

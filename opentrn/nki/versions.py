@@ -2,7 +2,8 @@
 
 Versions and the Neuron SDK they came with (aws-neuron-sdk v2.32.0, nki/migration/index.rst and
 release-notes/components/nki.rst): 0.1 with 2.27, 0.2 with 2.28, 0.3 with 2.29, 0.4 with 2.30, 0.5
-with 2.31, 0.6 with 2.32.  The older `neuronxcc.nki` is a language of its own (`nki.beta1`).
+with 2.31, 0.6 with 2.32; release notes of 2.33: 0.7.  The older `neuronxcc.nki` is a language of
+its own (`nki.beta1`).
 """
 
 from collections.abc import Iterator
@@ -15,14 +16,23 @@ from opentrn.sim import Finding
 declare(
     "nki.version",
     "There is no NKI of this version.",
-    rule="a script is written for NKI 0.1 to 0.6, or named by its Neuron SDK, 2.27 to 2.32",
+    rule="a script is written for NKI 0.1 to 0.7, or named by its Neuron SDK, 2.27 to 2.33",
     fix="for example opentrn run --nki 0.2 script.py, or OPENTRN_NKI=0.2",
 )
 
-SDK = {"0.1": "2.27", "0.2": "2.28", "0.3": "2.29", "0.4": "2.30", "0.5": "2.31", "0.6": "2.32"}
+SDK = {
+    "0.1": "2.27",
+    "0.2": "2.28",
+    "0.3": "2.29",
+    "0.4": "2.30",
+    "0.5": "2.31",
+    "0.6": "2.32",
+    "0.7": "2.33",
+}
 VERSIONS = tuple(SDK)
-NEWEST = VERSIONS[-1]
-_VERSION: ContextVar[str] = ContextVar("opentrn_nki_version", default=NEWEST)
+# The version that `opentrn.nki` itself is, and that holds where nothing names one.
+TODAY = "0.6"
+_VERSION: ContextVar[str] = ContextVar("opentrn_nki_version", default=TODAY)
 # Findings from outside kernels (decorators, imports), waiting for the next kernel that runs.
 _WAITING: ContextVar[list[Finding] | None] = ContextVar("opentrn_nki_waiting", default=None)
 
