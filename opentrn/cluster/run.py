@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from opentrn.base import Trace, seconds_text, table_text
@@ -55,15 +56,21 @@ class Run:
         return self.steps * self.job.step_tokens
 
     def json(self) -> dict[str, Any]:
-        """As the command prints it with --json."""
+        """As the command prints it with --json; a time between faults that never come is None."""
+        between = mean_time_between(self.job, self.world)
         return {
             "goodput": self.goodput, "goodput_closed_form": expected_goodput(self.job, self.world),
             "seconds": self.seconds, "days": self.seconds / DAY, "steps": self.steps,
             "tokens": self.tokens, "finished": self.finished, "parts": dict(self.parts),
             "faults": dict(self.faults), "counts": dict(self.counts),
+            "rates": {
+                fault.name: {"per_machine_hour": fault.rate * 3600.0, "grade": fault.grade,
+                             "source": fault.source}
+                for fault in self.world.faults
+            },
             "checkpoint": {"every_s": self.interval_s, "stall_s": self.job.stall_s(self.world),
                            "write_s": self.write_s, "bytes": self.job.checkpoint_bytes},
-            "mean_time_between_faults_s": mean_time_between(self.job, self.world),
+            "mean_time_between_faults_s": between if between < inf else None,
             "machine": self.world.where.name, "machines": self.job.machines,
             "spares": self.world.machines - self.job.machines, "chips": self.world.chips,
             "seed": self.world.seed,
@@ -93,7 +100,8 @@ def runs_text(runs: Sequence[Run]) -> str:
         f"(closed form without slow machines and lack of spares: {closed:.1%})",
         f"checkpoint every {seconds_text(first.interval_s)}: the job stands "
         f"{seconds_text(job.stall_s(world))}, written after {seconds_text(first.write_s)}",
-        f"a fault stops the job every {seconds_text(between)} on average",
+        f"a fault stops the job every {seconds_text(between)} on average" if between < inf
+        else "no fault stops the job",
         "",
         table_text(("seed", *(str(run.world.seed) for run in runs)), _rows(runs)),
     ]

@@ -1,6 +1,7 @@
 """Training on a fleet against closed forms, and against a plain simulation machine by machine."""
 
 import heapq
+import json
 import math
 import random
 import statistics
@@ -338,3 +339,24 @@ def test_a_run_like_hlats_is_up_as_long_as_published():
     assert expected_goodput(job, world) == pytest.approx(0.9881, abs=0.01)
     run, _ = train(world, job, seconds=60 * 86400.0)
     assert run.goodput == pytest.approx(0.9881, abs=0.015)
+
+
+def test_a_fleet_without_faults_is_told_in_json():
+    off = dict.fromkeys(("chip", "host", "maintenance", "link", "software", "straggler"), math.inf)
+    world = World.of("trn2.48xlarge", 4, hours=off)
+    run, _ = train(world, Job(machines=4, step_s=10.0, every_s=600.0), seconds=86400)
+    found = json.loads(json.dumps(run.json()), parse_constant=pytest.fail)
+    assert found["mean_time_between_faults_s"] is None
+    assert {rate["per_machine_hour"] for rate in found["rates"].values()} == {0.0}
+    assert "no fault stops the job" in str(run)
+
+
+def test_rates_are_told_with_grade_and_source():
+    world = World.of("trn2.48xlarge", 4, hours={"chip": 1000.0})
+    run, _ = train(world, Job(machines=4, step_s=10.0, every_s=600.0), seconds=3600)
+    rates = run.json()["rates"]
+    assert rates["chip"] == {"per_machine_hour": pytest.approx(16 / 1000), "grade": "assumed",
+                             "source": "caller"}  # fmt: skip
+    # 21 failures of 2,048 machines in 54 days
+    assert rates["host"]["per_machine_hour"] == pytest.approx(21 / 2048 / 54 / 24)
+    assert "Llama 3" in rates["host"]["source"]
