@@ -234,6 +234,8 @@ class Emitter:
     def link(self, use: Use, recording: Recording, bound: dict[Buffer, Buffer]) -> Call:
         """Append a kernel's instructions, its parameters `bound` to tensors of the program."""
         call = Call(self.builder, recording.program, bound)
+        # The line of the model, not of the library's kernel; a kernel of the user's has its own.
+        call.where = None if use.value.op == "foreign" else use.value.where
         call.run()
         return call
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from opentrn.base import Where
 from opentrn.isa.buffer import Buffer
 from opentrn.isa.index import Indirect
 from opentrn.isa.program import Builder, Instruction, Loop, Program, Register
@@ -18,6 +19,7 @@ class Call:
 
     def __init__(self, builder: Builder, program: Program, bound: Mapping[Buffer, Buffer]):
         self.builder, self.program, self.bound = builder, program, dict(bound)
+        self.where: Where | None = None  # of every instruction, in place of its own
         self.registers: dict[int, Register] = {}
         self._views: dict[View, View] = {}
 
@@ -53,7 +55,8 @@ class Call:
     def _node(self, node: Instruction | Loop) -> Instruction | Loop:
         if isinstance(node, Instruction):
             operands = tuple([self._operand(o) for o in node.operands])
-            return Instruction(node.form, operands, node.values, node.where, node.name)
+            where = self.where or node.where
+            return Instruction(node.form, operands, node.values, where, node.name)
         return Loop(
             [self._node(inner) for inner in node.body],
             self._operand(node.counter),
@@ -61,7 +64,7 @@ class Call:
             self._operand(node.stop),
             node.step,
             self._operand(node.while_true),
-            node.where,
+            self.where or node.where,
             [self.bound[b] for b in node.local],
         )
 

@@ -272,3 +272,12 @@ def test_devices_that_meet_in_a_loop_are_refused():
         neuron.jit(mapped)(X)
     assert error.value.code == "graph.stablehlo_sharded"
     assert error.value.at.file == __file__
+
+
+def test_profiles_name_the_lines_of_the_function():
+    def f(x, w):
+        y = jnp.tanh(x @ w)  # a product
+        return jnp.sum(jnp.sort(y, 1)[:, :2] ** 2)  # then a sort
+    program = neuron.jit(f).compile(X, W)
+    lines = {one.where.text.partition("# ")[2] for one in program.executable.program.instructions()}
+    assert lines == {"a product", "then a sort"}
