@@ -9,6 +9,8 @@ from typing import Any
 from opentrn.base.tables import table_text
 from opentrn.base.units import bytes_text, dollars_text, seconds_text
 from opentrn.cost import COMMUNICATION, Platform, Split, StepTime
+from opentrn.plan.legal import CONTEXTS
+from opentrn.plan.space import MOST_CHUNKS, MOST_SEQUENCES
 
 DAY, HOUR = 86400.0, 3600.0
 
@@ -262,6 +264,11 @@ class Plans:
         told = "every legal split was looked at"
         if passed:
             told += f", or ({passed:,}) proven slower by a lower bound"
+        if not best.served:
+            told += (
+                f": tensor parallelism within fast links, context up to {CONTEXTS[-1]}, "
+                f"micro-batches up to {MOST_SEQUENCES}, chunks up to {MOST_CHUNKS}"
+            )
         lines += [told, *(f"assumed: {one}" for one in self.assumptions)]
         return "\n".join(lines)
 

@@ -37,6 +37,10 @@ class Degrees:
         return tuple(d.value for d in self.tp if d.legal)
 
 
+CONTEXTS = (1, 2, 4, 8, 16, 32)
+"""Degrees of context parallelism that are tried."""
+
+
 def divisors(number: int) -> list[int]:
     """All whole numbers that divide it, in order."""
     small = [n for n in range(1, int(number**0.5) + 1) if number % n == 0]
@@ -80,6 +84,6 @@ def degrees(m: Model, devices: int, domain: int, sequence: int = 1) -> Degrees:
     top = min(devices, domain, 256)
     tp = tuple(tensor_degree(m, t) for t in divisors(devices) if t <= top)
     pp = tuple(p for p in divisors(devices) if p <= m.layers)
-    cp = tuple(c for c in (1, 2, 4, 8, 16, 32) if c == 1 or sequence // c >= 4096 and m.attends)
+    cp = tuple(c for c in CONTEXTS if c == 1 or sequence // c >= 4096 and m.attends)
     ep = tuple(divisors(m.experts)) if m.experts else (1,)
     return Degrees(tp, pp, cp, ep)

@@ -319,7 +319,7 @@ def plan(
         searched={"legal": sum(f.legal for f in found), "fitting": sum(f.fitting for f in found),
                   "passed over": sum(f.passed for f in found)},
         gap=0.0,
-        assumptions=(*assumed, *best_notes(best, price)),
+        assumptions=(*assumed, *asked.notes(job), *best_notes(best, price)),
         legal={"tp": legal.legal_tp, "pp": legal.pp, "cp": legal.cp, "ep": legal.ep},
         step_tokens=job.batch * job.sequence,
     )  # fmt: skip

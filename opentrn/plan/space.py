@@ -12,6 +12,8 @@ from opentrn.cost import RECOMPUTE, Split, Training
 from opentrn.plan.legal import Degrees, divisors
 from opentrn.workloads import Model
 
+MOST_CHUNKS, MOST_SEQUENCES = 16, 64
+"""Interleaved chunks of a stage and sequences of a micro-batch, up to which splits are tried."""
 NAMES = ("tp", "cp", "pp", "dp", "ep", "micro_batch", "chunks", "level", "sequence", "zero")
 """The columns of a space."""
 
@@ -63,6 +65,12 @@ class Wanted:
     sequence: tuple[bool, ...] = ()
     zero: tuple[int, ...] = ()
 
+    def notes(self, job: Training) -> tuple[str, ...]:
+        """What was asked for and is not what it says."""
+        if job.attention == "flash" and "selective" in self.recompute:
+            return ("flash attention keeps no scores: selective recomputation is none",)
+        return ()
+
     def of(self, name: str, found: Sequence) -> list:
         """Those of `found` that were asked for."""
         asked = getattr(self, name)
@@ -81,14 +89,14 @@ def _levels(job: Training, wanted: Wanted) -> list[int]:
 def _batches(job: Training, dp: int, wanted: Wanted) -> list[int]:
     """Micro-batches of 1, 2, 4, ... that divide what one replica does in a step."""
     each = job.batch // dp
-    return wanted.of("micro_batch", [b for b in divisors(each) if b <= 64])
+    return wanted.of("micro_batch", [b for b in divisors(each) if b <= MOST_SEQUENCES])
 
 
 def _chunks(m: Model, pp: int, batches: int, wanted: Wanted) -> list[int]:
     """Interleaving: layers divide into pp x chunks, micro-batches into pp."""
     many = [1]
     if pp > 1 and batches % pp == 0 and m.layers % pp == 0:
-        many = [v for v in divisors(m.layers // pp) if v <= 16]
+        many = [v for v in divisors(m.layers // pp) if v <= MOST_CHUNKS]
     return wanted.of("chunks", many)
 
 

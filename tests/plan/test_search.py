@@ -276,3 +276,13 @@ def test_compared_machines_do_one_job():
     rows = compare("llama-3.1-8b", ["trn2", "trn3"])
     assert {row.plan.extra["step_tokens"] for row in rows} == {512 * 8192}
     assert all("512 sequences of 8,192 tokens in a step" in row.assumptions for row in rows)
+
+
+def test_selective_recomputation_of_flash_attention_says_what_it_is():
+    found = plan("llama-3.1-8b", "trn2.48xlarge", 1, wanted={"recompute": "selective"})
+    assert found.best.split.recompute == "none"
+    assert any("selective recomputation is none" in note for note in found.assumptions)
+    kept = plan("llama-3.1-8b", "trn2.48xlarge", 1, wanted={"recompute": "selective"},
+                attention="scores")  # fmt: skip
+    assert kept.best.split.recompute == "selective"
+    assert not any("selective" in note for note in kept.assumptions)
