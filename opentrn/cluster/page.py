@@ -33,6 +33,11 @@ def _percent(share: float) -> str:
 
 def training_page(runs: Sequence[Run], title: str, assumptions: Sequence[str] = ()) -> str:
     """The page of training runs that differ in their seeds."""
+    return whole_page(title, training_body(runs) + _notes(assumptions))
+
+
+def training_body(runs: Sequence[Run]) -> str:
+    """Where the time of runs went, goodput over the time between checkpoints, faults."""
     rows = [(f"seed {run.world.seed}: goodput {run.goodput:.1%}", dict(run.parts)) for run in runs]
     body = stacked("Where the time went", rows, _days)
     first = runs[0]
@@ -51,11 +56,10 @@ def training_page(runs: Sequence[Run], title: str, assumptions: Sequence[str] = 
                    most=1.0)  # fmt: skip
     kinds = sorted({kind for run in runs for kind in run.faults})
     head = ("seed", *kinds, *first.counts)
-    body += "<h2>Faults, and what was done</h2>" + table(head, (
+    return body + "<h2>Faults, and what was done</h2>" + table(head, (
         (run.world.seed, *(run.faults.get(kind, 0) for kind in kinds), *run.counts.values())
         for run in runs
     ))  # fmt: skip
-    return whole_page(title, body + _notes(assumptions))
 
 
 def _days(seconds: float) -> str:
@@ -76,12 +80,17 @@ def _late(name: str, column: np.ndarray) -> Curve:
 
 def serving_page(served: Served, title: str, assumptions: Sequence[str] = ()) -> str:
     """The page of served traffic: for each latency, how many requests were at least so late."""
+    return whole_page(title, serving_body(served) + _notes(assumptions))
+
+
+def serving_body(served: Served) -> str:
+    """Latencies as a table and as curves, and the rates."""
     found = [_late("first token", served.ttft), _late("each later token", served.tpot),
              _late("whole answer", served.latency)]  # fmt: skip
     body = curves("Requests at least so late", found, ("seconds", "share of requests"),
                   (seconds_text, _percent))  # fmt: skip
     words = "".join(f"<p>{html.escape(line)}</p>" for line in served.notes())
-    return whole_page(title, table(*served.table()) + words + body + _notes(assumptions))
+    return table(*served.table()) + words + body
 
 
 def _notes(assumptions: Sequence[str]) -> str:

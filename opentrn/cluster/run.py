@@ -84,6 +84,13 @@ class Run:
             found.add("job", name, (start - begin) * 1e9, (end - begin) * 1e9, grade="assumed")
         return found
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: where the time went, goodput over intervals, faults."""
+        from opentrn.cluster.page import training_body  # which draws what this module holds
+        from opentrn.plan import styled
+
+        return styled(training_body((self,)))
+
     def __str__(self) -> str:
         return runs_text((self,))
 

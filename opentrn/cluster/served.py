@@ -112,6 +112,13 @@ class Served:
             "mean_in_system": self.in_system,
         }  # fmt: skip
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: latencies as a table and as curves."""
+        from opentrn.cluster.page import serving_body  # which draws what this module holds
+        from opentrn.plan import styled
+
+        return styled(serving_body(self))
+
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Latencies as a table: its head, and a row for each."""
         found = [(title, self.quantiles(name)) for title, name in LATENCIES]

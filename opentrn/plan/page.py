@@ -185,7 +185,12 @@ def _reasons(found: Plans) -> str:
 
 def fragment(found: Plans) -> str:
     """What a notebook shows: the table and the bars, with their style."""
-    return f"<style>{STYLE}</style>{summary(found)}{bars(found)}"
+    return styled(summary(found) + bars(found))
+
+
+def styled(body: str) -> str:
+    """A part of a page with the style it needs, for notebooks."""
+    return f"<style>{STYLE}</style>{body}"
 
 
 def page(found: Plans, scaled: Sequence[Plan], title: str) -> str:

@@ -35,6 +35,7 @@ def test_parts_of_a_run_are_as_wide_as_their_seconds():
     seconds = [part for run in runs for part in run.parts.values() if part > 0]
     assert np.allclose(np.array(wide) / sum(wide), np.array(seconds) / sum(seconds), atol=1e-3)
     assert len(curve.findall("circle")) == 9 + 2  # intervals in closed form, and the two runs
+    assert len(pictures(runs[0]._repr_html_())) == 2
 
 
 def test_latencies_are_drawn_at_their_quantiles():
@@ -42,6 +43,7 @@ def test_latencies_are_drawn_at_their_quantiles():
     served = serve(service, Traffic.random(0.5, 1000, prompt=10, answer=51, seed=1))
     text = serving_page(served, "t")
     (picture,) = pictures(text)
+    assert served._repr_html_().count("<circle") == 3 * 10
     dots = [float(c.get("cx")) for c in picture.findall("circle")]
     assert len(dots) == 3 * 10  # down to one in a thousand
     first = [float(np.quantile(served.ttft, 1 - share)) for share in (1.0, 0.5, 0.01)]
