@@ -24,6 +24,6 @@ from opentrn.plan.versus import Versus, compare, versus_text
 __all__ = [
     "Curve", "Degree", "Degrees", "Fit", "Limits", "Plan", "Plans", "Point", "Rejected", "Versus",
     "around", "compare", "comparison", "count_text", "curves", "degrees", "efficient", "fits",
-    "page", "plan", "plan_serving", "save_page", "scaling", "stacked", "styled", "table", "time_unit",
-    "versus_text", "whole_page",
+    "page", "plan", "plan_serving", "save_page", "scaling", "stacked", "styled", "table",
+    "time_unit", "versus_text", "whole_page",
 ]  # fmt: skip
