@@ -20,7 +20,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("opentrn", "kernels on a simulated Trainium")
     group.addoption("--opentrn", action="store_true", help="import nki means OpenTrn")
     group.addoption("--opentrn-target", metavar="NAME", help="chip to simulate [trn2]")
-    group.addoption("--opentrn-nki", metavar="VERSION", help="NKI the suite is written for, 0.1 to 0.7 [0.6]")
+    written = "NKI the suite is written for, 0.1 to 0.7 [0.6]"
+    group.addoption("--opentrn-nki", metavar="VERSION", help=written)
     parser.addini("opentrn", "import nki means OpenTrn", type="bool", default=False)
     parser.addini("opentrn_target", "chip to simulate", default="")
     parser.addini("opentrn_nki", "NKI version the suite is written for", default="")
