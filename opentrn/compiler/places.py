@@ -1,7 +1,7 @@
-"""Order and places: sorts along the last axis, the k largest, empty reductions."""
+"""Order and places: sorts along the last axis, the k largest, empty reductions, fillings."""
 
 from opentrn.compiler.spell import MOST_PASSES
-from opentrn.graph import Builder, Pattern, PatternBuilder, Rule, Value, no
+from opentrn.graph import Builder, Pattern, PatternBuilder, Rule, Value, no, splat_of
 
 
 class ReduceNothing(Rule):
@@ -45,6 +45,31 @@ class WriteNothing(Rule):
 
     def refuse(g: Builder) -> Value:
         return WriteNothing._written(g, 2)
+
+
+class PadUnknown(Rule):
+    """pad by a number the data say → by zeros, and that number where the zeros are"""
+
+    def find(p: PatternBuilder, x: Pattern, filling: Pattern) -> Pattern:
+        return p.pad(x, filling, bind="grown")
+
+    def when(x: Value, filling: Value) -> bool | no:
+        return (splat_of(filling) is None and x.size > 0) or no("it is known when compiled")
+
+    def make(g: Builder, x: Value, filling: Value, grown: Value) -> Value:
+        a = grown.attrs
+
+        def padded(v: Value) -> Value:
+            return g.pad(v, g.full((), 0, v.dtype), a.low, a.high, a.interior)
+
+        here = padded(g.full(x.shape, True, "bool"))
+        return g.select(here, padded(x), g.broadcast(filling, grown.shape))
+
+    def sample(g: Builder) -> Value:
+        return g.pad(g.input("x", (2, 3)), g.input("y", ()), (1, -1), (0, 2), (0, 1))
+
+    def refuse(g: Builder) -> Value:
+        return g.pad(g.input("x", (2, 3)), g.full((), 2.0), (1, 0), (0, 2), (0, 1))
 
 
 class TotalOrderToIntegers(Rule):
@@ -131,6 +156,6 @@ class TopKToSort(Rule):
         return g.top_k(g.input("x", (3, 9)), 3)
 
 
-PLACES = (ReduceNothing, WriteNothing, TotalOrderToIntegers, SortOverLast, TopKToSort)
+PLACES = (ReduceNothing, WriteNothing, PadUnknown, TotalOrderToIntegers, SortOverLast, TopKToSort)
 
 __all__ = ["PLACES"]

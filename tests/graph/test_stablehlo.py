@@ -505,3 +505,35 @@ def test_what_stops_the_parser_stops_only_another_process():
     guard.close()
     assert math.isfinite(len(guard.check(ADD.encode())))
     guard.close()
+
+
+TWO = """module { func.func @main(%a: tensor<5xf32>, %b: tensor<5xi32>, %at: tensor<3x1xi32>,
+    %u: tensor<3xf32>, %v: tensor<3xi32>) -> (tensor<5xf32>, tensor<5xi32>) {
+  %0:2 = "stablehlo.scatter"(%a, %b, %at, %u, %v) <{scatter_dimension_numbers =
+    #stablehlo.scatter<inserted_window_dims = [0], scatter_dims_to_operand_dims = [0],
+    index_vector_dim = 1>}> ({
+  ^bb0(%x: tensor<f32>, %y: tensor<i32>, %xu: tensor<f32>, %yu: tensor<i32>):
+    %s = stablehlo.add %x, %xu : tensor<f32>
+    %m = stablehlo.maximum %y, SECOND : tensor<i32>
+    stablehlo.return %s, %m : tensor<f32>, tensor<i32>
+  }) : (tensor<5xf32>, tensor<5xi32>, tensor<3x1xi32>, tensor<3xf32>, tensor<3xi32>)
+    -> (tensor<5xf32>, tensor<5xi32>)
+  return %0#0, %0#1 : tensor<5xf32>, tensor<5xi32> } }"""
+
+
+def test_scatters_of_several_operands_are_several_scatters():
+    from opentrn import compiler, runtime
+
+    arrays = [np.float32([1, 2, 3, 4, 5]), np.int32([9, 8, 7, 6, 5]), np.int32([[1], [4], [1]]),
+              np.float32([10, 20, 30]), np.int32([0, 6, 70])]
+    graph = from_stablehlo(TWO.replace("SECOND", "%yu"))
+    assert graph.histogram()["scatter"] == 2
+    for found in (evaluate(graph, arrays), runtime.load(compiler.compile(graph))(*arrays)):
+        assert found[0].tolist() == [1, 42, 3, 4, 25]
+        assert found[1].tolist() == [9, 70, 7, 6, 6]
+    # A region that mixes the operands stays one op.
+    mixed = TWO.replace("SECOND", "%z").replace(
+        "%m =", "%z = stablehlo.convert %x : (tensor<f32>) -> tensor<i32>\n    %m =")
+    graph = from_stablehlo(mixed)
+    assert graph.histogram()["scatter_with"] == 1
+    assert evaluate(graph, arrays)[1].tolist() == [9, 12, 7, 6, 5]

@@ -7,12 +7,13 @@ kernel more often; any other goes along as it is.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from opentrn.graph import carriers
 from opentrn.graph.build import Builder
 from opentrn.graph.importers.stablehlo_call import Call, Made, Rule, rule
 from opentrn.graph.importers.stablehlo_mlir import pairs
-from opentrn.graph.ir import Region, Value, remake
+from opentrn.graph.ir import Region, Value, inline, region_input, remake, topological
 from opentrn.graph.ops.define import Type
 from opentrn.graph.ops.elementwise import Elementwise
 from opentrn.graph.ops.reduction import COMBINE, identity
@@ -197,13 +198,38 @@ def scatter(call: Call) -> Made:
         "operand_batching_dims": at.input_batching_dims,
         "indices_batching_dims": at.scatter_indices_batching_dims,
     }
-    kind = kind_of(body)
-    if body.outputs == body.inputs[1:2]:
-        kind = "set"
-    fits = call.args[0].dtype.kind in Numbers or kind == "set"
-    if kind in ("set", "add", "multiply", "maximum", "minimum") and fits and not captured:
-        return call.g.scatter(*call.args, kind=kind, **where)
-    return call.parts(call.g.scatter_with(*call.args, *captured, body=body, **where))
+    count = len(call.args) // 2
+    alone = [] if captured else apart(body, count)
+    if not alone:
+        return call.parts(call.g.scatter_with(*call.args, *captured, body=body, **where))
+    indices = call.args[count]
+    return [_scattered(call, call.args[n], indices, call.args[count + 1 + n], each, where)
+            for n, each in enumerate(alone)]
+
+
+def apart(body: Region, count: int) -> list[Region]:
+    """The regions of two scalars for each of `count` operands, where a scatter's region combines
+    each of them with its own update alone; else nothing."""
+    found = []
+    for n, output in enumerate(body.outputs):
+        pair = (body.inputs[n], body.inputs[count + n])
+        own = [region_input(i, v.type) for i, v in enumerate(pair)]
+        inner = dict(zip(pair, own, strict=True))
+        if any(v.op == "input" and v not in pair for v in topological((output,))):
+            return []
+        found.append(Region(own, inline(body.with_outputs([output]),
+                                        [inner.get(v, v) for v in body.inputs])))
+    return found
+
+
+def _scattered(call: Call, x: Value, indices: Value, updates: Value, body: Region,
+               where: dict[str, Any]) -> Value:
+    """One operand with its updates combined in."""
+    kind = "set" if body.outputs == body.inputs[1:2] else kind_of(body)
+    fits = x.dtype.kind in Numbers or kind == "set"
+    if kind in ("set", "add", "multiply", "maximum", "minimum") and fits:
+        return call.g.scatter(x, indices, updates, kind=kind, **where)
+    return call.parts(call.g.scatter_with(x, indices, updates, body=body, **where))[0]
 
 
 @rule("stablehlo.select_and_scatter")
