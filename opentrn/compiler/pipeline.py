@@ -22,6 +22,7 @@ from opentrn.compiler.order import order
 from opentrn.compiler.outline import Outline, outline
 from opentrn.compiler.place import place_hbm
 from opentrn.compiler.places import PLACES
+from opentrn.compiler.precision import auto_cast as cast
 from opentrn.compiler.precision import precision
 from opentrn.compiler.products import PRODUCTS
 from opentrn.compiler.regions import REGIONS
@@ -240,20 +241,23 @@ def compile(
     *,
     target: str = "trn2",
     dtype: str = "float32",
+    auto_cast: str = "all",
     numerics: str = "exact",
     **options: Any,
 ) -> Executable | Outline:
     """Compile a `Graph`, or a torch module with example arguments, for one core of `target`.
 
-    `dtype` is what floats are stored as between ops: "float32", "bfloat16" or "float16"; other
-    options as in `compile_graph`.  With `numerics` "none" (or "auto", for what does not fit this
-    machine) the result is an outline, which has times and sizes only.  What a module returns comes
-    flat, in the order of its pytree.  Raises UnsupportedError naming every op without a rule
+    `dtype` is what floats are stored as between ops: "float32", "bfloat16" or "float16"; with
+    `auto_cast` "matmult" only operands of products are ("tfloat32" and "float8_e4m3" as well).
+    Other options as in `compile_graph`.  With `numerics` "none" (or "auto", for what does not fit
+    this machine) the result is an outline, which has times and sizes only.  What a module returns
+    comes flat, in the order of its pytree.  Raises UnsupportedError naming every op without a rule
     (`graph.unsupported_op`) or a kernel (`compiler.no_kernel`), UsageError `graph.effects` for a
     module that returns more than tensors or changes what it is given.
     """
     check_mode(numerics)
     graph = model if isinstance(model, Graph) else from_torch(model, args, pure=True)
+    graph, dtype = cast(graph, auto_cast, dtype)
     choice = before_linking(numerics, graph)
     if choice is not None:
         return outline(graph, target, dtype, why=choice.why)

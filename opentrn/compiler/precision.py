@@ -5,7 +5,19 @@ import dataclasses
 import numpy as np
 
 from opentrn.base import DType, UsageError, bfloat16, declare, float16, float32
-from opentrn.graph import Builder, Data, Elementwise, Graph, Note, Op, Value, carriers, make
+from opentrn.base import dtype as as_dtype
+from opentrn.graph import (
+    Builder,
+    Data,
+    Elementwise,
+    Graph,
+    Note,
+    Op,
+    Value,
+    carriers,
+    make,
+    remake,
+)
 
 declare(
     "compiler.dtype",
@@ -14,7 +26,20 @@ declare(
     fix="pass dtype='bfloat16' (the fast one), 'float16' or 'float32'",
 )
 
+declare(
+    "compiler.auto_cast",
+    "There is no such level of automatic casts, or not with this precision.",
+    rule="levels are none, matmult (operands of products: bf16, fp16, tf32, fp8_e4m3) and all "
+    "(whatever is stored: bf16, fp16)",
+    fix="--auto-cast matmult --auto-cast-type bf16, for example",
+)
+
 PRECISIONS = (float32, bfloat16, float16)
+# What `--auto-cast-type` calls the dtypes of products, and their other names.
+PRODUCTS = {"bf16": "bfloat16", "fp16": "float16", "tf32": "tfloat32", "fp8_e4m3": "float8_e4m3"}
+LEVELS = ("none", "matmult", "all")
+# Products whose result has the dtype of their operands: it is rounded too.
+ROUNDED = ("convolution", "attention", "attention_gradient")
 # A small relative error of an angle of many turns is a wrong angle.
 ANGLES = ("sine", "cosine", "tan")
 MOVES = ("reshape", "transpose", "slice", "broadcast_in_dim", "concatenate", "pad", "gather")
@@ -35,7 +60,7 @@ def precision(graph: Graph, kind: DType, notes: list[Note] | None = None) -> Gra
     # A region computes in the dtypes of its inputs, its own graph is narrowed by itself; a kernel
     # of the user's takes what it is written for.
     own = {v for v in graph if v.attrs.regions or v.op == "foreign"}
-    wide, new = angles(graph) | own, {}
+    wide, new = angles(graph) | own | _readers(graph), {}
 
     def given(arg: Value, at: Value) -> Value:
         """An operand in the dtype the reader `at` computes in."""
@@ -60,6 +85,58 @@ def precision(graph: Graph, kind: DType, notes: list[Note] | None = None) -> Gra
         for name, v in graph.constants.items()
     }
     return graph.with_outputs(outputs, named)
+
+
+def cast_products(graph: Graph, kind: DType, notes: list[Note] | None = None) -> Graph:
+    """The graph with float32 operands of products as `kind`, and everything else as it is.
+
+    Sums and results stay float32.  Convolutions and attention, whose results have the dtype of
+    their operands, are rounded on the way out; in formats without a kernel for them (tf32, fp8)
+    they stay float32.  Raises UsageError `compiler.auto_cast`.
+    """
+    if str(kind) not in PRODUCTS.values():
+        raise UsageError(f"products are not multiplied in {kind}", code="compiler.auto_cast")
+    noted = [] if notes is None else notes
+
+    def change(value: Value, args: tuple[Value, ...]) -> Value:
+        wide = all(a.dtype == float32 for a in args if a.dtype.kind == "float")
+        if not wide or value.dtype != float32 or value.op not in ("dot_general", *ROUNDED):
+            return remake(value, args)
+        if value.op in ROUNDED and kind not in PRECISIONS:
+            noted.append(Note("precision", repr(value), "kept", f"no kernel in {kind}",
+                              value.where))  # fmt: skip
+            return remake(value, args)
+        g = Builder(value.where)
+        narrow = tuple(g.cast(a, kind) if a.dtype == float32 else a for a in args)
+        return g.cast(make(value.attrs, narrow, value.where), float32)
+
+    return graph.rebuild(change)
+
+
+def auto_cast(graph: Graph, level: str, kind: str) -> tuple[Graph, str]:
+    """The graph after `--auto-cast level --auto-cast-type kind`, and the dtype to store floats as.
+
+    `kind` is one of `PRODUCTS` by either name, or float32.  Raises UsageError
+    `compiler.auto_cast`, `compiler.dtype`."""
+    if level not in LEVELS:
+        raise UsageError(f"there is no level {level!r} of automatic casts",
+                         code="compiler.auto_cast", fix=f"one of {', '.join(LEVELS)}")  # fmt: skip
+    name = PRODUCTS.get(kind, kind)
+    if level == "none" or name == "float32":
+        return graph, "float32"
+    if level == "matmult" or name == "tfloat32":  # which has no form in memory of its own
+        return cast_products(graph, as_dtype(name)), "float32"
+    if name == "float8_e4m3":
+        raise UsageError(f"floats are not stored as {name} between ops", code="compiler.auto_cast",
+                         fix="--auto-cast matmult --auto-cast-type fp8_e4m3")  # fmt: skip
+    return graph, name
+
+
+def _readers(graph: Graph) -> set[Value]:
+    """Element-wise ops that read what a kernel made: float32 is its own choice, and a random number
+    below 1 rounded to fewer digits may be 1."""
+    made = {v for v in graph if v.op == "get_tuple_element" and v.args[0].op == "foreign"}
+    return {v for v in graph if isinstance(v.attrs, Elementwise) and made.intersection(v.args)}
 
 
 def _kept(value: Value, kind: DType) -> Note:

@@ -1,9 +1,10 @@
 """What is stored narrow, and what is not."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 
-from opentrn import compiler
+from opentrn import compiler, runtime
 from opentrn.base import UsageError, bfloat16, dtype, float16
 from opentrn.compiler.precision import angles, precision
 from opentrn.graph import Graph, g
@@ -64,3 +65,40 @@ def test_other_precisions_are_refused():
     with pytest.raises(UsageError, match="no precision int8"):
         compiler.compile(graph_of(X + 1.0), dtype="int8")
     assert precision(graph_of(X + 1.0), dtype("float32")).outputs == Graph([X], [X + 1.0]).outputs
+
+
+def product(kind, level="matmult", **options):
+    """A product on the chip and its float64 value from operands rounded to `kind`."""
+    x, w = g.input("x", (96, 200)), g.input("w", (200, 64))
+    make = np.random.default_rng(3).standard_normal
+    given = [make((96, 200)).astype(np.float32), make((200, 64)).astype(np.float32)]
+    executable = compiler.compile(Graph([x, w], [g.matmul(x, w)]), dtype=kind, auto_cast=level,
+                                  **options)  # fmt: skip
+    return np.asarray(runtime.load(executable)(*given), np.float64), given
+
+
+@pytest.mark.parametrize("numerics", ["exact", "fast"])
+@pytest.mark.parametrize("kind", ["bf16", "fp16", "fp8_e4m3", "tf32"])
+def test_matmult_rounds_operands_of_products_only(kind, numerics):
+    found, given = product(kind, numerics=numerics)
+    if kind == "tf32":  # 10 bits of fraction, to nearest even
+        bits = [a.view(np.uint32).astype(np.uint64) for a in given]
+        kept = [(b + 0xFFF + (b >> 13 & 1) >> 13 << 13).astype(np.uint32) for b in bits]
+        x, w = (k.view(np.float32).astype(np.float64) for k in kept)
+    else:
+        types = {"bf16": ml_dtypes.bfloat16, "fp16": np.float16, "fp8_e4m3": ml_dtypes.float8_e4m3}
+        x, w = (a.astype(types[kind]).astype(np.float64) for a in given)
+    # Sums are float32: nothing is rounded to `kind` on the way out.
+    np.testing.assert_allclose(found, x @ w, rtol=0, atol=2e-4 if kind == "tf32" else 5e-5)
+
+
+def test_levels_of_automatic_casts():
+    exact, given = product("bf16", "none")
+    np.testing.assert_allclose(exact, given[0].astype(float) @ given[1], atol=2e-5)
+    stored, given = product("bf16", "all")
+    x, w = (a.astype(ml_dtypes.bfloat16).astype(np.float64) for a in given)
+    np.testing.assert_allclose(stored, x @ w, rtol=2.0**-8, atol=2e-5)
+    for kind, level in (("fp8_e4m3", "all"), ("bf16", "most")):
+        with pytest.raises(UsageError) as refused:
+            product(kind, level)
+        assert refused.value.code == "compiler.auto_cast"

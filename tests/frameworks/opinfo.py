@@ -99,8 +99,8 @@ def one_sample(name, info, sample, dtype, what):
     ours = moved((sample.input, sample.args, sample.kwargs))
     theirs = (sample.input, sample.args, sample.kwargs)
     found = []
-    for n, given in enumerate((theirs, ours)):
-        torch.manual_seed(1)
+    for n, (given, seed) in enumerate(((theirs, 1), (ours, 1), (theirs, 2))):
+        torch.manual_seed(seed)
         try:
             results = floats = info(given[0], *given[1], **given[2])
             if what == "gradient":
@@ -111,7 +111,10 @@ def one_sample(name, info, sample, dtype, what):
             return None
         found.append([x for x in torch.utils._pytree.tree_leaves(floats)
                       if isinstance(x, torch.Tensor)])  # fmt: skip
-    return difference(name, *found, TOLERANCE[dtype])
+    wanted, got, reseeded = found
+    drawn = name not in UNWRITTEN and difference(name, wanted, reseeded, 0.0)
+    # Random numbers of the device are others than the host's: they have shape and dtype.
+    return difference("empty" if drawn else name, wanted, got, TOLERANCE[dtype])
 
 
 def gradients(results, given):

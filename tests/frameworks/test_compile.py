@@ -149,6 +149,40 @@ def test_changed_weights_are_seen():
     assert "inputs from now on" in told[-1].why
 
 
+@pytest.mark.parametrize("numerics", ["exact", "fast"])
+def test_the_backward_of_dropout_reads_the_mask_of_its_forward(numerics):
+    x = torch.ones(70, 130, requires_grad=True)
+    run = torch.compile(nn.Dropout(0.3), backend="neuron", options={"numerics": numerics})
+    for _ in range(3):
+        x.grad = None
+        made = run(x)
+        made.sum().backward()
+        assert torch.equal(made, x.grad)  # both are the mask over 0.7
+    assert neuron.report().recompiles == 0
+    kernels = {row[0] for row in neuron.report().compilations[0].model.executable.meta["kernels"]}
+    assert "uniform" in kernels
+
+
+def test_random_numbers_of_the_device_have_their_distributions():
+    run = compiled(lambda x: (torch.rand_like(x), torch.randn_like(x), torch.rand(5)))
+    torch.manual_seed(3)
+    u, n, five = run(torch.empty(300, 500))
+    torch.manual_seed(3)
+    assert all(map(torch.equal, run(torch.empty(300, 500)), (u, n, five)))
+    count = u.numel()
+    assert 0 <= float(u.min()) <= float(u.max()) < 1
+    # Five standard deviations of means, variances and of counts in ten bins.
+    assert abs(float(u.mean()) - 0.5) < 5 * (1 / 12 / count) ** 0.5
+    assert abs(float(n.mean())) < 5 / count**0.5
+    assert abs(float(n.var()) - 1) < 5 * (2 / count) ** 0.5
+    bins = torch.histc(u, 10, 0, 1)
+    assert float((bins - count / 10).abs().max()) < 5 * (count * 0.09) ** 0.5
+    assert not torch.equal(u.flatten()[:5], five)
+    half = torch.compile(lambda x: torch.log(1 - torch.rand_like(x)), backend="neuron",
+                         options={"dtype": "bfloat16"})  # fmt: skip
+    assert half(torch.empty(300, 500)).isfinite().all()
+
+
 def test_dropout_draws_from_torchs_generator():
     x = torch.ones(64, 64)
     run = compiled(nn.Dropout(0.25))

@@ -178,7 +178,7 @@ def test_an_op_is_compiled_once_for_its_operands():
     for _ in range(3):
         x.tanh()
     assert len(eager._programs) == before
-    torch.randn(3, 6, device="neuron").tanh()
+    torch.randn(3, 6).to("neuron").tanh()
     assert len(eager._programs) == before + 1
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import opentrn
 from opentrn import nki
 from opentrn.base import NotBuiltError, UsageError, declare
-from opentrn.frameworks.torch import autocast, draws, eager, memory, queue
+from opentrn.frameworks.torch import autocast, draws, eager, memory, queue, seeds
 from opentrn.frameworks.torch.places import user_place
 
 HOST_ONLY = declare(
@@ -254,24 +254,24 @@ class Neuron:
 
     def manual_seed(self, seed: int) -> None:
         """Seed the current device's generator."""
-        draws.generator(queue.current()).manual_seed(seed)
+        seeds.generator(queue.current()).manual_seed(seed)
 
     def manual_seed_all(self, seed: int) -> None:
         """Seed the generators of all devices; torch.manual_seed does it too."""
         for index in range(queue.cores()):
-            draws.generator(index).manual_seed(seed)
+            seeds.generator(index).manual_seed(seed)
 
     def initial_seed(self) -> int:
         """The seed of the current device's generator."""
-        return draws.generator(queue.current()).initial_seed()
+        return seeds.generator(queue.current()).initial_seed()
 
     def get_rng_state(self, device: Any = None) -> Any:
         """The state of a device's generator, a tensor of bytes."""
-        return draws.generator(_index(device)).get_state()
+        return seeds.generator(_index(device)).get_state()
 
     def set_rng_state(self, state: Any, device: Any = None) -> None:
         """Put a device's generator into a state it was in."""
-        draws.generator(_index(device)).set_state(state)
+        seeds.generator(_index(device)).set_state(state)
 
     # ------------------------------------------------------------------ memory
 

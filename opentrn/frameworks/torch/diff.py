@@ -25,7 +25,7 @@ NOTHING = declare(
 )
 # Bits of the fraction, as IEEE 754 and bfloat16 have them; float32 goes through the engines'
 # function tables, which are good to about 20 bits.
-FRACTION = {"float32": 20, "bfloat16": 8, "float16": 11}
+FRACTION = {"float32": 20, "bfloat16": 8, "float16": 11, "tf32": 11, "fp8_e4m3": 4}
 ROOM = 8
 """How many roundings in a row a layer may be off by before it counts as departed."""
 MOST_BLAMED = 200
@@ -101,16 +101,18 @@ def _plain(told: Any) -> Any:
 
 
 def diff(
-    module: Any, args: Any, *, target: str = "", dtype: str = "bfloat16", numerics: str = ""
+    module: Any, args: Any, *, target: str = "", dtype: str = "bfloat16", numerics: str = "",
+    auto_cast: str = "all",
 ) -> Difference:
     """Compare a module on the device, floats stored as `dtype`, with eager float32.
 
-    `numerics` are as in `Settings`; with "none" there is nothing to compare, which is refused
-    (UsageError `runtime.no_numbers`).  Raises what tracing and compiling it raise, UsageError
-    `frameworks.nothing_to_compare`."""
+    `numerics` and `auto_cast` are as in `Settings`; with numerics "none" there is nothing to
+    compare, which is refused (UsageError `runtime.no_numbers`).  Raises what tracing and compiling
+    it raise, UsageError `frameworks.nothing_to_compare`."""
     import torch
 
-    settings = Settings.of({"target": target, "dtype": dtype, "numerics": numerics})
+    settings = Settings.of({"target": target, "dtype": dtype, "numerics": numerics,
+                            "auto_cast": auto_cast})  # fmt: skip
     given = tuple(args) if isinstance(args, tuple | list) else (args,)
     refuse_dtypes([x for x in torch.utils._pytree.tree_leaves(given) if hasattr(x, "dtype")])
     held = module if isinstance(module, torch.nn.Module) else as_module(module)
@@ -124,7 +126,7 @@ def diff(
     exact = run.results()
     found = _on_device(graph, [importer.values[n] for n in ends], given, settings)
     layers = tuple(_layer(n, exact[n], x) for n, x in zip(ends, found, strict=True))
-    allowed = ROOM * 2.0 ** -FRACTION[settings.precision]
+    allowed = ROOM * 2.0 ** -FRACTION[settings.casts["dtype"]]
     first = next((one for one in layers if not one.error <= allowed), None)
     blame = ()
     if first is not None and settings.precision != "float32":
@@ -132,7 +134,7 @@ def diff(
         blame = _blamed(run, exact, ends, end, settings.precision)
     whole = all(one.finite and one.finite_exactly for one in layers)
     origin = "" if whole else _origin(run, exact, given, settings.precision)
-    return Difference(type(held).__name__, settings.chip, settings.precision, allowed, layers,
+    return Difference(type(held).__name__, settings.chip, settings.casts["dtype"], allowed, layers,
                       first, blame, origin)  # fmt: skip
 
 
@@ -169,7 +171,7 @@ def _on_device(graph: Graph, values: list[Value], given: tuple, settings: Settin
 
     whole = Graph(graph.inputs, values, graph.constants, name=graph.name)
     executable = compiler.compile(
-        whole, target=settings.chip, dtype=settings.precision, numerics=settings.computed
+        whole, target=settings.chip, **settings.casts, numerics=settings.computed
     )
     if isinstance(executable, compiler.Outline):
         raise UsageError(f"numerics are none: {executable.why}", code="runtime.no_numbers")

@@ -1,24 +1,58 @@
-"""Random numbers of the device: a generator for each, whose numbers fill tensors in place.
+"""Ops that draw random numbers: on the device, seeded by its generator (see `seeds`).
 
-The generator is PyTorch's own on the host, so a seed gives the same numbers as on the CPU.
+What the device does not draw (integers, permutations, rarer distributions) and what is given a
+generator of its own is drawn by PyTorch on the host and takes no simulated time.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from opentrn.frameworks.torch import eager
 from opentrn.frameworks.torch.memory import near, on_device
+from opentrn.frameworks.torch.seeds import generator
 
-_generators: dict[int, Any] = {}
 
-
-def generator(index: int) -> Any:
-    """The generator of one device."""
+def _uniform(shape: Any, low: float = 0.0, high: float = 1.0, **kwargs: Any) -> Any:
     import torch
 
-    if index not in _generators:
-        _generators[index] = torch.Generator()
-        _generators[index].manual_seed(torch.initial_seed())
-    return _generators[index]
+    return torch.rand(shape) * (high - low) + low
+
+
+def _normal(shape: Any, mean: float = 0.0, deviation: float = 1.0, **kwargs: Any) -> Any:
+    import torch
+
+    return torch.randn(shape) * deviation + mean
+
+
+def _bernoulli(shape: Any, chance: float = 0.5, **kwargs: Any) -> Any:
+    import torch
+
+    return (torch.rand(shape) < chance).float()
+
+
+def _exponential(shape: Any, rate: float = 1.0, **kwargs: Any) -> Any:
+    import torch
+
+    return torch.log(1.0 - torch.rand(shape)) / -rate
+
+
+def _drawing(name: str, function: Callable) -> Callable:
+    """An op that fills a floating tensor with numbers the device draws by `function`."""
+    on_host = _filling(name)
+
+    def fill(tensor: Any, *args: Any, generator: Any = None, **kwargs: Any) -> Any:
+        plain = all(isinstance(a, bool | int | float) for a in args)
+        if generator is not None or not plain or not tensor.numel() or not _is_float(tensor):
+            return on_host(tensor, *args, generator=generator, **kwargs)
+        found = eager.call(function, (tuple(tensor.shape), *args), {"device": tensor.device})
+        eager.written(tensor, near(found).to(tensor.dtype))
+        return tensor
+
+    return fill
+
+
+def _is_float(tensor: Any) -> bool:
+    return tensor.is_floating_point() or tensor.dtype.itemsize == 1  # masks are bool
 
 
 def _filling(name: str) -> Any:
@@ -72,10 +106,13 @@ def _multinomial(x: Any, count: int, replacement: bool = False, *, generator: An
 
 OPS: dict[str, Any] = {
     name: _filling(name)
-    for name in ("uniform_", "normal_", "random_", "random_.to", "random_.from", "exponential_",
-                 "geometric_", "log_normal_", "cauchy_", "bernoulli_.float",
+    for name in ("random_", "random_.to", "random_.from", "geometric_", "log_normal_", "cauchy_",
                  "bernoulli_.Tensor")
 } | {
+    "uniform_": _drawing("uniform_", _uniform),
+    "normal_": _drawing("normal_", _normal),
+    "bernoulli_.float": _drawing("bernoulli_.float", _bernoulli),
+    "exponential_": _drawing("exponential_", _exponential),
     "randperm.generator_out": _randperm,
     "native_dropout": _dropout,
     "multinomial": _multinomial,

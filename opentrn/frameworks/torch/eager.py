@@ -20,6 +20,7 @@ from opentrn.frameworks.torch.memory import dense_strides, near, on_device
 from opentrn.frameworks.torch.piece import Loaded, examples_of
 from opentrn.frameworks.torch.places import prints, user_place
 from opentrn.frameworks.torch.report import Compilation
+from opentrn.frameworks.torch.seeds import seeded
 from opentrn.graph import from_fx
 from opentrn.isa import Builder, Executable, View
 from opentrn.nki import kernels, record
@@ -216,10 +217,11 @@ class OneOp:
         module.graph.eliminate_dead_code()
         traced = from_fx(module, {}, _name(self.op))
         record_ = Compilation(_name(self.op), "eager", "")
+        chip = nki.current_chip().name
+        traced, seeds = seeded(traced, chip)
         if traced.graph.outputs:
-            chip = nki.current_chip().name
             record_.model = runtime.load(compiler.compile(traced.graph, target=chip))
-        return Loaded(traced, record_, examples_of(module), {})
+        return Loaded(traced, record_, examples_of(module), {}, seeds)
 
 
     def _note_hidden_writes(self, graph: Any) -> None:

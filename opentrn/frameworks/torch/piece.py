@@ -9,9 +9,10 @@ from opentrn.base import UnsupportedError
 from opentrn.frameworks.torch.memory import COMPLEX, FLOAT64, near, on_device
 from opentrn.frameworks.torch.places import user_place
 from opentrn.frameworks.torch.report import HISTORY, Compilation
+from opentrn.frameworks.torch.seeds import fresh, seeded
 from opentrn.frameworks.torch.settings import Settings
 from opentrn.frameworks.torch.shapes import shape_only
-from opentrn.graph import Draw, Traced, from_fx
+from opentrn.graph import Traced, from_fx
 
 # After so many changes of a frozen weight, weights become inputs.
 PATIENCE = 2
@@ -67,8 +68,9 @@ class Piece:
         constants = {i: args[i] for i in self.frozen}
         traced = from_fx(module, constants, self.name.replace(" ", "_"))
         settings = self.settings
+        traced, seeds = seeded(traced, settings.chip)
         compiled = compiler.compile(
-            traced.graph, target=settings.chip, dtype=settings.precision,
+            traced.graph, target=settings.chip, **settings.casts,
             numerics=settings.computed,
         )  # fmt: skip
         record = Compilation(
@@ -78,7 +80,7 @@ class Piece:
         timed = isinstance(compiled, compiler.Outline)
         record.model = runtime.TimedOnly(compiled) if timed else runtime.load(compiled)
         HISTORY.compilations.append(record)
-        return Loaded(traced, record, examples_of(module), constants)
+        return Loaded(traced, record, examples_of(module), constants, seeds)
 
 
 def _told(compiled: Any) -> dict[str, Any]:
@@ -96,9 +98,10 @@ class Loaded:
     """A program in the device's memory, and how its inputs and outputs are the traced code's."""
 
     def __init__(
-        self, traced: Traced, record: Compilation, examples: list[Any], constants: dict[int, Any]
-    ) -> None:
-        self.traced, self.record, self.examples = traced, record, examples
+        self, traced: Traced, record: Compilation, examples: list[Any], constants: dict[int, Any],
+        seeds: int = 0,
+    ) -> None:  # fmt: skip
+        self.traced, self.record, self.examples, self.seeds = traced, record, examples, seeds
         self.constants = [(i, t, t._version) for i, t in constants.items()]
 
     def stale(self, args: Sequence[Any]) -> bool:
@@ -108,15 +111,17 @@ class Loaded:
             for i, t, version in self.constants
         )
 
-    def __call__(self, args: Sequence[Any]) -> list[Any]:
-        """The outputs of the traced code for its arguments; shapes alone when it is only timed."""
+    def __call__(self, args: Sequence[Any], home: int | None = None) -> list[Any]:
+        """The outputs of the traced code for its arguments; shapes alone when it is only timed.
+
+        `home` is the device whose generator gives the seeds (left out: that of the arguments)."""
         begin = time.perf_counter()
         if self.record.model.numerics == "none":
             self.record.calls += 1
             return [self._shape(*one) for one in zip(self.traced.outputs, self.examples,
                                                      strict=True)]  # fmt: skip
         given = [to_device(args[i]) for i in self.traced.inputs]
-        given += [drawn(one) for one in self.traced.draws]
+        given += fresh(self.seeds, home_of(args) if home is None else home)
         found = self.record.model(*given)
         found = found if isinstance(found, tuple) else (found,)
         results = [
@@ -161,11 +166,12 @@ def to_device(tensor: Any) -> Any:
     return held.float() if held.dtype == torch.float64 and held.dim() == 0 else held
 
 
-def drawn(draw: Draw) -> Any:
-    """Fresh random numbers from torch's own generator."""
+def home_of(args: Sequence[Any]) -> int | None:
+    """The index of the device `neuron` that tensors are on; None when all are on the CPU."""
     import torch
 
-    return getattr(torch, draw.function)(draw.shape, dtype=draw.dtype)
+    homes = [a.device for a in args if isinstance(a, torch.Tensor) and a.device.type == "neuron"]
+    return (homes[0].index or 0) if homes else None
 
 
 def to_host(result: Any, example: Any) -> Any:
@@ -246,5 +252,5 @@ def _specialised(module: Any, args: Sequence[Any]) -> Any:
         return make_fx(run, tracing_mode="fake")(*args)
 
 
-__all__ = ["Loaded", "Piece", "drawn", "examples_of", "refuse_dtypes", "shapes_text", "to_device",
+__all__ = ["Loaded", "Piece", "examples_of", "home_of", "refuse_dtypes", "shapes_text", "to_device",
            "to_host"]  # fmt: skip

@@ -84,7 +84,7 @@ def call(program: Any, index: int, tensors: Sequence[Any]) -> list[Any]:
     if program.record.model is None:
         return program.fixed()
     of(index).ran.append(program.record.model)
-    return program(tensors)
+    return program(tensors, index)
 
 
 class Event:

@@ -10,14 +10,15 @@ from opentrn.base import UnknownNameError, UsageError, declare, nearest
 OPTION = declare(
     "frameworks.option",
     "An option of torch.compile(backend='neuron') does not exist, or has no such value.",
-    rule='options are {"target": chip, "dtype": precision, "numerics": "auto", "freeze": bool, '
-    '"name": str}',
+    rule='options are {"target": chip, "dtype": precision, "auto_cast": level, "numerics": who, '
+    '"freeze": bool, "name": str}',
     fix='for example torch.compile(model, backend="neuron", options={"dtype": "bfloat16"})',
 )
 
 PRECISIONS = {
     "keep": "float32", "float32": "float32", "fp32": "float32", "bfloat16": "bfloat16",
-    "bf16": "bfloat16", "float16": "float16", "fp16": "float16",
+    "bf16": "bfloat16", "float16": "float16", "fp16": "float16", "tf32": "tf32",
+    "fp8_e4m3": "fp8_e4m3",
 }  # fmt: skip
 
 
@@ -27,13 +28,16 @@ class Settings:
 
     `target` is a chip, generation or instance ("": the one in force, see `nki.use_target`).
     `dtype` "keep" leaves each tensor the dtype the model gives it; "bfloat16" and "float16" store
-    what was float32 between ops as that.  `freeze` makes parameters constants of graphs that need
-    no gradients, laid out for the chip once; changing them compiles anew.  `numerics` says who
-    computes, as in `compiler.compile` ("": those in force, see `compiler.use_numerics`).
+    what was float32 between ops as that; with `auto_cast` "matmult" they, "tf32" and "fp8_e4m3" are
+    what operands of products are rounded to, and nothing else.  `freeze` makes parameters constants
+    of graphs that need no gradients, laid out for the chip once; changing them compiles anew.
+    `numerics` says who computes, as in `compiler.compile` ("": those in force, see
+    `compiler.use_numerics`).
     """
 
     target: str = ""
     dtype: str = "keep"
+    auto_cast: str = "all"
     numerics: str = ""
     freeze: bool = True
     name: str = ""
@@ -45,8 +49,14 @@ class Settings:
 
     @property
     def precision(self) -> str:
-        """The `dtype` of `compiler.compile`."""
-        return PRECISIONS[self.dtype]
+        """What floats are stored as between ops."""
+        alone = self.auto_cast != "all" or self.dtype == "tf32"
+        return "float32" if alone else PRECISIONS[self.dtype]
+
+    @property
+    def casts(self) -> dict[str, str]:
+        """The `dtype` and `auto_cast` of `compiler.compile`."""
+        return {"dtype": PRECISIONS[self.dtype], "auto_cast": self.auto_cast}
 
     @property
     def computed(self) -> str:

@@ -30,7 +30,8 @@ NOT_TRACED = declare(
 ARGUMENT = declare(
     "frameworks.compiler_args",
     "A flag for the compiler means nothing here, or has no such value.",
-    rule="flags are --target, --auto-cast none|matmult|all, --auto-cast-type bf16|fp16, and those "
+    rule="flags are --target, --auto-cast none|matmult|all, --auto-cast-type "
+    "bf16|fp16|tf32|fp8_e4m3, and those "
     "that only steer the vendor's compiler (-O…, --model-type, --verbose, --logfile, --lnc, …)",
     fix="leave the flag out",
 )
@@ -48,6 +49,9 @@ HARMLESS = (
     "--cache_dir", "--enable-fast-context-switch", "--internal-hlo2tensorizer-options",
     "--tensorizer-options",
 )  # fmt: skip
+
+
+KINDS = ("bf16", "fp16", "tf32", "fp8_e4m3")
 
 
 class TracedModel:
@@ -133,7 +137,7 @@ def trace(
     nests = Nest.of(tuple(args), "takes"), Nest.of(result, "returns")
     outputs = _outputs(result, len(graph.outputs))
     executable = compiler.compile(
-        graph, target=settings.chip, dtype=settings.precision, numerics=settings.computed
+        graph, target=settings.chip, **settings.casts, numerics=settings.computed
     )
     if isinstance(executable, compiler.Outline):
         raise UsageError(
@@ -177,10 +181,10 @@ def with_flags(settings: Settings, flags: str | Sequence[str] | None) -> Setting
     if "--target" in given:
         settings = replace(settings, target=given.pop("--target"))
     level, kind = given.pop("--auto-cast", "none"), given.pop("--auto-cast-type", "bf16")
-    if level not in ("none", "matmult", "all") or kind not in ("bf16", "fp16", "tf32"):
+    if level not in ("none", "matmult", "all") or kind not in KINDS:
         raise UsageError(f"--auto-cast {level} --auto-cast-type {kind}", code=ARGUMENT)
-    if level != "none" and kind != "tf32":
-        settings = replace(settings, dtype=kind)
+    if level != "none":
+        settings = replace(settings, dtype=kind, auto_cast=level)
     for flag in given:
         if flag not in HARMLESS and not flag.startswith("-O"):
             raise UsageError(f"compiler_args: unknown flag {flag}", code=ARGUMENT)
