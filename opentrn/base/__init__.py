@@ -66,7 +66,6 @@ from opentrn.base.errors import (
 )
 from opentrn.base.files import folder, write_whole, writing
 from opentrn.base.functions import FUNCTIONS
-from opentrn.base.tables import table_text
 from opentrn.base.trace import GRADES, Event, Trace
 from opentrn.base.units import (
     Quantity,
@@ -88,7 +87,7 @@ __all__ = [
     "bytes_text", "clock", "codes", "declare", "dollars_text", "dtype", "dtypes", "errors",
     "explanation", "files", "flops_text", "folder", "functions", "hide_frames", "nearest",
     "numerics", "parse", "rate_text",
-    "seconds_text", "table_text", "trace", "units", "user_line", "write_whole", "writing",
+    "seconds_text", "trace", "units", "user_line", "write_whole", "writing",
     "bfloat16", "bool_", "float4_e2m1fn", "float4_e2m1fn_x4", "float8_e3m4", "float8_e4m3",
     "float8_e4m3fn", "float8_e4m3fn_x4", "float8_e5m2", "float8_e5m2_x4", "float8_e8m0fnu",
     "float16", "float32", "float64", "int8", "int16", "int32", "int64", "tfloat32", "uint8",

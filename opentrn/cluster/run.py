@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from opentrn.base import Trace, seconds_text, table_text
+from opentrn.base import Trace, seconds_text
 from opentrn.cluster.job import Job, expected_goodput, mean_time_between
 from opentrn.cluster.world import World
+from opentrn.plan import styled, table_text
 
 PARTS = (
     "useful", "jitter", "slow", "checkpoint", "lost", "detect", "wait", "replace", "restart",
@@ -87,8 +88,6 @@ class Run:
     def _repr_html_(self) -> str:
         """What a notebook shows: where the time went, goodput over intervals, faults."""
         from opentrn.cluster.page import training_body  # which draws what this module holds
-        from opentrn.plan import styled
-
         return styled(training_body((self,)))
 
     def __str__(self) -> str:

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from opentrn.base import seconds_text, table_text
+from opentrn.base import seconds_text
+from opentrn.plan import styled, table_text
 
 QUANTILES = (0.5, 0.9, 0.99)
 LATENCIES = (("first token", "ttft"), ("each later token", "tpot"), ("whole answer", "latency"))
@@ -115,8 +116,6 @@ class Served:
     def _repr_html_(self) -> str:
         """What a notebook shows: latencies as a table and as curves."""
         from opentrn.cluster.page import serving_body  # which draws what this module holds
-        from opentrn.plan import styled
-
         return styled(serving_body(self))
 
     def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:

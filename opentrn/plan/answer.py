@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from opentrn.base.tables import table_text
 from opentrn.base.units import bytes_text, dollars_text, seconds_text
 from opentrn.cost import COMMUNICATION, Platform, Split, StepTime
 from opentrn.plan.legal import CONTEXTS
 from opentrn.plan.space import MOST_CHUNKS, MOST_SEQUENCES
+from opentrn.plan.tables import table_text
 
 DAY, HOUR = 86400.0, 3600.0
 

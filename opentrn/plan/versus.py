@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from opentrn.base.errors import TrnError, UsageError
-from opentrn.base.tables import table_text
 from opentrn.cost import platform
 from opentrn.plan.answer import HOUR, Plan, Plans, energy_text, time_text
 from opentrn.plan.search import MOST_DEVICES, default_batch, default_sequence, plan
 from opentrn.plan.serve import plan_serving
+from opentrn.plan.tables import table_text
 from opentrn.workloads import Model, model
 
 
