@@ -117,7 +117,7 @@ def training_parts(m: Model, platform: Platform, job: Training, s: Any) -> dict[
     """Seconds of one step by PARTS; `s` is a Split or arrays under its names."""
     c = _layer_compute(m, platform, job, s)
     batches = job.batch / (s.dp * s.micro_batch)
-    layers = np.ceil(m.layers / (s.pp * s.chunks)) * s.chunks
+    layers = np.ceil(m.layers / s.pp)  # of the fullest stage; chunks spread what does not divide
     peak = platform.peak(job.dtype) * platform.eff("matmul")
     tokens = s.micro_batch * job.sequence / s.cp
     head = 6.0 * tokens * sizes(m).head_mm / s.tp / peak

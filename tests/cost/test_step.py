@@ -174,3 +174,22 @@ def test_impossible_requests_are_refused():
         step_time("llama-3.1-8b", "trn2.48xlarge", Split(), Serving(), "sleep")
     with pytest.raises(UsageError):
         platform("tpu-v5p").peak("float8")
+
+
+def test_chunks_that_do_not_divide_the_layers_make_no_stage_fuller():
+    # 126 layers on 16 stages: the fullest has 8, in however many chunks
+    job = Training(batch=2048, sequence=8192)
+    split = {"tp": 8, "pp": 16, "dp": 64}
+    whole, cut = (step_time("llama-3.1-405b", "p5", Split(chunks=n, **split), job) for n in (1, 7))
+    assert float(cut.parts["compute"]) == pytest.approx(float(whole.parts["compute"]))
+    # 15 of 32 micro-batches idle at the ends, a seventh as long with seven chunks
+    share = float(cut.parts["bubble"]) / float(whole.parts["bubble"])
+    assert share == pytest.approx(1 / 7, rel=0.05)
+
+
+def test_llama_3_of_405_b_on_8192_h100():
+    # Grattafiori et al., arXiv 2407.21783, table 4: 430 TFLOP/s of 989 at TP 8, PP 16, DP 64, batch
+    # 2,048 x 8,192 tokens, interleaved; chunks of one layer are supposed. Nothing is fitted to it.
+    step = step_time("llama-3.1-405b", "p5", Split(tp=8, pp=16, dp=64, chunks=8),
+                     Training(batch=2048, sequence=8192))  # fmt: skip
+    assert step.mfu == pytest.approx(430 / 989, rel=0.2)
