@@ -97,12 +97,12 @@ SMALL = 2000
 
 
 @nki.jit
-def small_instructions(x):
+def small_instructions(x, turns=SMALL):
     """Many instructions on [128, 1] tiles, whose arithmetic costs next to nothing."""
     out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
     a = nl.load(x)
     b = nl.ndarray(a.shape, nl.float32)
-    for _ in range(SMALL):
+    for _ in range(turns):
         nisa.tensor_scalar(b, a, nl.add, 1.0)
         nisa.tensor_tensor(b, b, a, nl.add)
         nisa.tensor_copy(b, a)
@@ -218,6 +218,37 @@ def ten_million() -> tuple[float, float, float]:
     return rates[True], rates[False], memory
 
 
+def straight() -> list[Figure]:
+    """A million instructions without a loop, never seen before, recorded in a process of its own.
+
+    Memory is that of recording and timing, without what Python and the packages take.
+    """
+    script = "from bench.speed import million; print(*million())"
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True,
+                          text=True, cwd=Path(__file__).resolve().parent.parent)  # fmt: skip
+    fast, plain, memory = map(float, done.stdout.split())
+    return [
+        Figure("straight.1M", fast, RATE, 10, "more", "end to end, with Numba"),
+        Figure("straight.1M.plain", plain, RATE, 2, "more", "end to end"),
+        Figure("straight.1M.memory", memory, "B/instruction", 400, "less", "4 GB for ten million"),
+    ]
+
+
+def million() -> tuple[float, float, float]:
+    """M instructions a second with Numba and without, and bytes an instruction."""
+    chip = hw.target("trn2")
+    given = view_of(Buffer(0, "hbm", (128, 1), dtype("float32"), kind="input"))
+    timeline(nki.record(small_instructions, chip, given).program, chip, fast=True)  # compiled
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    program = nki.record(small_instructions, chip, given, 333_333).program
+    fast = [seconds(lambda: timeline(program, chip, fast=True))]
+    memory = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    fast += [seconds(lambda: timeline(replace(program), chip, fast=True)) for _ in range(2)]
+    plain = seconds(lambda: timeline(replace(program), chip, fast=False))
+    count = len(program)
+    return count / 1e6 / min(fast), count / 1e6 / plain, memory / count
+
+
 def startup() -> list[Figure]:
     """Seconds until `import opentrn` and `opentrn --help` are done, in processes of their own."""
 
@@ -238,7 +269,8 @@ def startup() -> list[Figure]:
 
 
 MEASUREMENTS = {
-    "matmul": matmul, "overhead": overhead, "timing": timing, "loop": loop, "startup": startup,
+    "matmul": matmul, "overhead": overhead, "timing": timing, "loop": loop,
+    "straight": straight, "startup": startup,
 }  # fmt: skip
 
 

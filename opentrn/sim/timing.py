@@ -15,7 +15,8 @@ Several cores of one launch have their own streams, ports and DMA engines; HBM i
 * A port that engines share (`ports`, bits) serves one instruction at a time, in order of arrival.
 * Multiplies on disjoint `cells` of the PE array run side by side; they start in order, at least
   `issue_ns` apart.
-* A DMA instruction occupies its issuing engine for `busy`; `lead` later it reaches the rings and
+* A DMA instruction occupies its issuing engine for `busy`; `lead` later, but not before the one
+  before it in its queue (a queue hands over its descriptors in order), it reaches the rings and
   takes `count` DMA engines from number `first` on, each for `move`; every further engine begins
   `stagger_ns` later.  A DMA engine serves in order of arrival, unless transfers have classes
   (`priority`, 0 first): see `timing_classes`.  HBM serves in order of arrival
@@ -196,6 +197,7 @@ class Run:
         self.scan = [-1] * streams
         self.ready, self.cause = [0.0] * streams, [-1] * streams
         self.last_start, self.last_row = [0.0] * streams, [-1] * streams
+        self.reached = [0.0] * streams
         # State of an engine stands under the number of its stream.
         self.queue = [is_queue(s) for s in range(streams)]
         self.home = [s - s % STREAMS + engine_of(s) for s in range(streams)]
@@ -427,7 +429,8 @@ class Run:
         self.scan[stream] = -1
         self.times[ISSUED][row] = end
         self.wake(row)
-        heapq.heappush(self.heap, (end + self.lead[row], 0, row))
+        self.reached[stream] = max(self.reached[stream], end + self.lead[row])
+        heapq.heappush(self.heap, (self.reached[stream], 0, row))
 
     def transfer(self, row: int, arrival: float) -> None:
         """A DMA instruction reaches the rings and HBM."""

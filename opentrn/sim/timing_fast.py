@@ -53,7 +53,7 @@ _ROW = _record(
 # One stream, and of the first five of a core also the engine's state.  `waiters` is the first of
 # the streams that wait for a row of this one, `wanted` the row that this one waits for.
 _STREAM = _record(
-    "ready last_start free seen_until",
+    "ready last_start free seen_until reached",
     "begin size at scan cause last_row waiters wanted next_waiting home queue shared holder",
 )
 _UNIT = _record("free", "holder")
@@ -441,7 +441,8 @@ def _trigger(x, w, i, r, s, arrival):
     s.last_start, s.last_row = begin, i
     s.scan = -1
     _wake_waiting(x, w, s, i)
-    _push(x.events, w, end + r.lead, i)
+    s.reached = max(s.reached, end + r.lead)
+    _push(x.events, w, s.reached, i)
 
 
 @_inlined

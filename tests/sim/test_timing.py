@@ -50,6 +50,13 @@ def test_one_engine_runs_in_order_without_gaps():
     assert (s.binding[1], s.reason[1]) == (0, ENGINE)
 
 
+def test_a_transfer_does_not_pass_the_one_before_it_in_its_queue():
+    slow = {"stream": LOAD, "busy": 50, "lead": 900, "move": 100}
+    quick = {"busy": 50, "lead": 100, "move": 100}
+    assert run(slow, {**quick, "stream": LOAD}).start == [950, 1050]  # behind it, as rings are full
+    assert run(slow, {**quick, "stream": STORE}).start == [950, 200]  # of another queue: it may
+
+
 def test_a_result_is_seen_after_latency_and_across_engines_a_semaphore():
     first = {"stream": VECTOR, "busy": 100, "latency": 30}
     s = run(
