@@ -100,8 +100,9 @@ class Plan:
 
     @property
     def grades(self) -> str:
-        """The grades its time rests on, with their shares."""
-        return ", ".join(f"{share:.0%} {grade}" for grade, share in self.step.seconds.grade_shares)
+        """The grades its time rests on, with their shares from half a percent on."""
+        shares = self.step.seconds.grade_shares
+        return ", ".join(f"{share:.0%} {grade}" for grade, share in shares if share >= 0.005)
 
     @property
     def basis(self) -> str:

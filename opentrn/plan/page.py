@@ -171,14 +171,12 @@ def summary(found: Plans) -> str:
 def _reasons(found: Plans) -> str:
     rejected = table(("choice", "why not"), ((r.choice, r.reason) for r in found.rejected))
     legal = "; ".join(f"{n} {', '.join(map(str, v))}" for n, v in found.legal.items())
-    grades = ", ".join(
-        f"{share:.0%} {grade}" for grade, share in found.best.step.seconds.grade_shares
-    )
     notes = "".join(f"<li>{html.escape(note)}</li>" for note in found.assumptions)
     price = html.escape(found.best.price or "no price known")
     return (
         f"<h2>Why not</h2>{rejected}<h2>What it rests on</h2><p>Legal degrees: "
-        f"{html.escape(legal)}. The step time is {html.escape(grades)}. Price: {price}.</p>"
+        f"{html.escape(legal)}. The step time is {html.escape(found.best.grades)}. "
+        f"Price: {price}.</p>"
         f"<ul>{notes}</ul>"
     )
 

@@ -24,7 +24,8 @@ def table_text(
 
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
     for place, title in enumerate(head):
-        table.add_column(title, justify="left" if place in left else "right")
+        side = "left" if place in left else "right"
+        table.add_column(title, justify=side, no_wrap=place == 0, overflow="fold")
     for row in rows:
         table.add_row(*(str(cell) for cell in row))
     width = None if sys.stdout.isatty() else UNBOUND

@@ -57,7 +57,7 @@ def versus_table(rows: Sequence[Versus]) -> tuple[tuple[str, ...], list[tuple[st
             continue
         power = "-" if p.energy_kwh is None else energy_text(p.energy_kwh)
         cells.append((
-            row.machine, p.degrees(p.lnc > 1), f"{row.chips:,}", least, time_text(p.hours * HOUR),
+            row.machine, p.split.degrees, f"{row.chips:,}", least, time_text(p.hours * HOUR),
             p.cost, p.basis, f"{p.mfu:.1%}", f"{p.used / p.step.capacity:.0%}", power, p.grades,
         ))  # fmt: skip
     per = next((row.plan.cost_for for row in rows if row.plan), "")
