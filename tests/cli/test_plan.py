@@ -91,7 +91,8 @@ def test_a_refusal_names_the_nearest_thing_that_is_possible(opentrn):
         (("--batch", "1", "--on", "trn1.2xlarge"), "16 x trn1.32xlarge would fit"),
         (("--sequence", "1000000000"), "nothing up to 131,072 devices fits"),
         (("--count", "64", "--tokens", "1e12", "--budget", "1000"), "the budget would pay"),
-        (("--count", "64", "--tokens", "1e12", "--deadline", "1h"), "x trn2.48xlarge would do"),
+        (("--count", "64", "--tokens", "1e12", "--deadline", "60d"), "x trn2.48xlarge would do"),
+        (("--count", "64", "--tokens", "1e12", "--deadline", "1h"), "no number tried keeps it"),
     ):
         done = opentrn("plan", "llama-3.1-405b", *arguments)
         assert (done.status, words in done.err) == (1, True), (arguments, done.err)
