@@ -80,8 +80,13 @@ def _alike(tiles: list) -> bool:
 
 
 def _same(tiles: list) -> bool:
-    """Whether `dst` is float32 and has the shape of the first input, as its result will."""
-    return tiles[0].dtype is float32 and tiles[0].shape == tiles[1].shape
+    """Whether `dst` is float32 and has the shape of the first input, as its result will.
+
+    And is dense: what is computed into elements that lie on each other cannot be read back whole.
+    """
+    dst = tiles[0]
+    dense = dst.span == 0 and dst.repeats == 1
+    return dst.dtype is float32 and dst.shape == tiles[1].shape and dense
 
 
 def check_range(machine, instruction: Instruction, plan: Plan) -> None:

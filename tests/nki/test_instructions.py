@@ -226,6 +226,31 @@ def biased(x, op):
     return store(made)
 
 
+@pytest.mark.parametrize(
+    ("size", "steps"),
+    [(1, [[0, 48]]), (1, [[0, 6], [0, 8]]), (8, [[0, 6], [1, 8]]), (13, [[1, 6], [1, 8]])],
+    ids=["one", "one of two", "rows", "windows"],
+)
+def test_what_is_summed_is_not_what_overlapping_results_leave_behind(size, steps):
+    @nki.jit
+    def kernel(x):
+        tile, sums = load(x), nl.ndarray((128, 1), nl.float32, buffer=nl.sbuf)
+        small = nl.ndarray((128, size), nl.float32, buffer=nl.sbuf)
+        dst = small.ap([[size, 128], *steps])
+        data = tile.reshape((128, *[count for _, count in steps]))
+        nisa.activation_reduce(dst, nl.square, data, nl.add, sums)
+        out = nl.ndarray((128, 2), nl.float32, buffer=nl.shared_hbm)
+        nisa.dma_copy(out[:, 0:1], sums)
+        nisa.tensor_scalar_reduce(dst, data, nl.multiply, 3.0, nl.add, sums)
+        nisa.dma_copy(out[:, 1:2], sums)
+        return out
+
+    x = np.random.default_rng(3).random((128, 48)).astype(np.float32)
+    exact = x.astype(np.float64)
+    wanted = np.stack([(exact**2).sum(1), 3 * exact.sum(1)], axis=1)
+    np.testing.assert_allclose(nki.run(kernel, x).outputs, wanted, rtol=1e-5)
+
+
 def test_a_bias_that_copy_may_ignore_is_noticed():
     # TC-07: the specification applies the bias, users saw it ignored
     x = np.zeros((128, 512), np.float32)
