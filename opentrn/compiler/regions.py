@@ -269,7 +269,9 @@ def _preferred(g: Builder, call: Value) -> Value:
     a = call.attrs
     low, high = ([p[i] for p in a.padding] for i in (0, 1))
     wide = grown(g, operand, 0, low, high) if any((*low, *high)) else operand
-    inside = np.pad(np.ones(operand.shape, bool), a.padding) if min((*low, *high)) >= 0 else None
+    inside = np.pad(np.ones(operand.shape, bool), [(max(p, 0), max(q, 0)) for p, q in a.padding])
+    inside = inside[tuple(slice(max(-p, 0), n - max(-q, 0)) for n, (p, q) in
+                          zip(inside.shape, a.padding, strict=True))]  # fmt: skip
     best = where = None
     seen = np.zeros(source.shape, bool)
     for number, tap in enumerate(np.ndindex(*a.window)):
@@ -278,7 +280,7 @@ def _preferred(g: Builder, call: Value) -> Value:
         ]
         value = g.slice(wide, tap, limits, a.strides)
         key = tuple(slice(t, e, s) for t, e, s in zip(tap, limits, a.strides, strict=True))
-        real = np.ones(source.shape, bool) if inside is None else inside[key]
+        real = inside[key]
         here = g.full(source.shape, number, "int32")
         if best is None:
             best, where = value, g.select(g.constant(real), here, g.like(here, -1))

@@ -118,7 +118,8 @@ class Places:
         return g.broadcast_in_dim(g.cast(one, "int32"), full, lead)
 
     def _entry(self, g: Builder, indices: Value, entry: int, batch) -> Value:
-        """One entry of every index vector; unsigned ones beyond int32 as its largest."""
+        """One entry of every index vector, in at least 32 bits, as narrow integers may not hold the
+        sizes; unsigned ones beyond int32 as its largest."""
         if self.vector < indices.rank:
             starts, limits = [0] * indices.rank, list(indices.shape)
             starts[self.vector], limits[self.vector] = entry, entry + 1
@@ -126,7 +127,7 @@ class Places:
             indices = g.reshape(cut, tuple(batch))
         if indices.dtype == "uint32":
             indices = g.minimum(indices, g.like(indices, OUTSIDE))
-        return indices
+        return g.cast(indices, "int32") if indices.dtype.bits < 32 else indices
 
 
 def _between(g: Builder, at: Value, size: int) -> Value:

@@ -428,8 +428,9 @@ def _in_order(memory, lives, fixed, cursor: int, ring: bool) -> dict[Buffer, int
 
 
 def _around(life: Life, others: Iterable[tuple[Life, int]]) -> list[tuple[int, int]]:
-    """Bytes of placed tiles that meet this one's life and lanes, by address; they may overlap."""
-    return sorted(
+    """Bytes of placed tiles that meet this one's life and lanes, by address, one range where some
+    overlap."""
+    met = sorted(
         (at, at + other.nbytes)
         for other, at in others
         if other.first <= life.last
@@ -437,6 +438,12 @@ def _around(life: Life, others: Iterable[tuple[Life, int]]) -> list[tuple[int, i
         and other.lanes.start < life.lanes.stop
         and life.lanes.start < other.lanes.stop
     )
+    found: list[tuple[int, int]] = []
+    for low, high in met:
+        if found and low < found[-1][1]:
+            low, high = found[-1][0], max(high, found.pop()[1])
+        found.append((low, high))
+    return found
 
 
 def _gap(memory: Memory, busy: Taken, nbytes: int, start: int) -> int | None:

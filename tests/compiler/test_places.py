@@ -208,3 +208,17 @@ def test_a_slice_is_written_where_the_data_say(kind):
             np.int32(first).reshape(()), np.int32(7).reshape(()), np.int32(last).reshape(()),
         )  # fmt: skip
         np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint8])
+def test_places_in_narrow_integers_reach_into_axes_they_cannot_count(kind):
+    x = np.arange(5000, dtype=np.float32).reshape(1000, 5)
+    places = np.array([[np.iinfo(kind).max - 1, 1], [3, 9], [100, 2]], kind)
+
+    def build(v, at):
+        return g.gather(v, at, offset_dims=(), collapsed_slice_dims=(0, 1), slice_sizes=(1, 1),
+                        start_index_map=(0, 1), index_vector_dim=1)  # fmt: skip
+
+    (found,), _ = on_chip(build, x, places)
+    rows, columns = places.astype(int).T
+    np.testing.assert_array_equal(found, x[rows, np.minimum(columns, 4)])

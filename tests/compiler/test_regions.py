@@ -134,3 +134,19 @@ def test_what_is_refused_says_why():
             lambda v: g.get_tuple_element(
                 g.sort_with(v, dimension=0, results=1, comparator=less), 0), normal(1 << 13),
         )  # fmt: skip
+
+
+def test_padding_that_cuts_at_one_end_and_grows_at_the_other_is_chosen_from_by_no_window():
+    """Windows of two of [-2 … -6, padding]: the last has -6 alone to choose from."""
+    x = -np.arange(1, 7, dtype=np.float32)
+    source = np.array([10, 20, 30], np.float32)
+
+    def build(v, s):
+        return g.select_and_scatter(
+            v, s, g.full((), 0.0), window=(2,), strides=(2,), padding=((-1, 1),),
+            select=region(lambda a, b: g.compare(a, b, direction="GE"), "float32", "float32"),
+            scatter=region(lambda a, b: a + b, "float32", "float32"),
+        )  # fmt: skip
+
+    (found,), _ = on_chip(build, x, source)
+    np.testing.assert_array_equal(found, [0, 10, 0, 20, 0, 30])

@@ -2,6 +2,7 @@
 
 import random
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -488,3 +489,33 @@ def test_boxes_are_kept_when_they_are_known():
     with pytest.raises(UnsupportedError, match="which boxes are kept") as error:
         from_onnx(open_)
     assert error.value.code == "graph.onnx_unknown"
+
+
+def test_many_loops_that_are_built_turn_by_turn_are_not_deep():
+    """The shape of what a turn adds is its number, so none of the sixty can be one op."""
+    body = model(
+        [("Unsqueeze", "i zero", "long"), ("Expand", "one long", "more"),
+         ("Concat", "s more", "t", {"axis": 0}), ("Identity", "go", "on")],
+        {"i": ("i8", []), "go": ("?", []), "s": ("f4", ["n"])},
+        {"on": ("?", []), "t": ("f4", ["m"])},
+        {"zero": np.array([0]), "one": np.ones(1, np.float32)}.items(),
+    ).graph  # fmt: skip
+    loops = [helper.make_node("Loop", ["count", "", "x"], [f"y{k}"], body=body) for k in range(60)]
+    join = ("Concat", " ".join(f"y{k}" for k in range(60)), "y", {"axis": 0})
+    source = model([*loops, join], {"x": ("f4", [2])}, {"y": ("f4", [180])},
+                   {"count": np.array(2)}.items())  # fmt: skip
+    x = floats(2)
+    (found,) = evaluate(from_onnx(source), [x])  # turn 0 adds nothing, turn 1 a one
+    np.testing.assert_array_equal(found, np.tile([*x, 1], 60))
+
+
+@pytest.mark.parametrize("saturate", [0, 1])
+def test_floats_of_8_bits_saturate_where_the_node_says(saturate):
+    kind = np.dtype(ml_dtypes.float8_e4m3fn)
+    source = model([("QuantizeLinear", "x s z", "y", {"saturate": saturate})],
+                   {"x": ("f4", [5])}, {"y": (kind, [5])},
+                   {"s": np.float32(2), "z": np.zeros((), kind)}.items())  # fmt: skip
+    given = np.array([2000, -2000, 3, np.inf, np.nan], np.float32)
+    (found,) = evaluate(from_onnx(source), [given])
+    lost = np.nan if not saturate else 448
+    np.testing.assert_array_equal(found.astype(np.float32), [lost, -lost, 1.5, lost, np.nan])

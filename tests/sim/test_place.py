@@ -151,6 +151,19 @@ def test_explicit_addresses_are_kept_and_avoided():
     assert found.findings == []
 
 
+def test_a_small_explicit_tile_does_not_hide_a_large_one_from_the_ring():
+    w = Writer()
+    large = w.buffer("sbuf", (128, 512), address=0)
+    small_one = w.buffer("sbuf", (128, 8), address=16)
+    before, loose = w.buffer("sbuf", (128, 128)), w.buffer("sbuf", (128, 128))
+    for t in (before, loose, large, small_one, loose):
+        w.add("memset", dst=t, value=0.0)
+    found = place(w.program(), TRN2)
+    assert found.slots[large].address == 0
+    assert found.slots[before].address == 0
+    assert found.slots[loose].address >= found.slots[large].nbytes
+
+
 def test_explicit_tiles_that_alias_while_alive_are_reported():
     w = Writer()
     one = w.buffer("sbuf", (32, 512), address=0, partition=0, name="one")

@@ -58,7 +58,8 @@ def _of_shapes(cls: Any, op: Any, args: Any, kwargs: Any) -> Any:
     from torch.utils import _pytree
 
     name = op._schema.name.partition("::")[2]
-    real = [x for x in _written(op, args) if not isinstance(x, cls)]
+    written = _written(op, args, kwargs)
+    real = [x for x in written if not isinstance(x, cls)]
     if name in READS or real:
         raise _refusal(name)
     home = next(x.device for x in _pytree.tree_leaves((args, kwargs)) if isinstance(x, cls))
@@ -71,8 +72,8 @@ def _of_shapes(cls: Any, op: Any, args: Any, kwargs: Any) -> Any:
         return x
 
     made = op(*_pytree.tree_map(bare, args), **_pytree.tree_map(bare, given))
-    if _written(op, args):
-        return args[0]
+    if written:
+        return written[0] if len(written) == 1 else tuple(written)
 
     def dressed(x: Any) -> Any:
         return cls(x.shape, x.dtype, moved) if isinstance(x, torch.Tensor) else x
@@ -80,10 +81,11 @@ def _of_shapes(cls: Any, op: Any, args: Any, kwargs: Any) -> Any:
     return _pytree.tree_map(dressed, made)
 
 
-def _written(op: Any, args: Any) -> list[Any]:
-    """The tensors an op writes."""
-    pairs = zip(op._schema.arguments, args, strict=False)
-    return [x for a, x in pairs if a.alias_info is not None and a.alias_info.is_write]
+def _written(op: Any, args: Any, kwargs: Any) -> list[Any]:
+    """The tensors an op writes: in place, or into what `out=` names."""
+    given = [*zip(op._schema.arguments, args, strict=False)]
+    given += [(a, kwargs[a.name]) for a in op._schema.arguments if a.name in kwargs]
+    return [x for a, x in given if a.alias_info is not None and a.alias_info.is_write]
 
 
 def shape_only(shape: Any, dtype: Any, device: Any) -> Any:

@@ -242,10 +242,12 @@ class Importer:
         self.depth += 1
         if self.depth > DEEPEST:
             raise refuse_file(f"functions or graphs lie more than {DEEPEST} deep")
-        for proto in nodes:
-            self.counted += 1
-            self._node(proto, scope, place_of(self.name, self.counted, proto))
-        self.depth -= 1
+        try:
+            for proto in nodes:
+                self.counted += 1
+                self._node(proto, scope, place_of(self.name, self.counted, proto))
+        finally:  # a loop that cannot be one op is tried again turn by turn
+            self.depth -= 1
         return [self._find(scope, name, None) for name in outputs]
 
     def _find(self, scope: Scope, name: str, where: Where | None) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from opentrn.graph.importers.onnx_call import Node, onnx_op
+from opentrn.graph.importers.onnx_rules_elementwise import cast_to
 from opentrn.graph.importers.onnx_rules_linear import conv_of, matmul_of
 from opentrn.graph.ir import Value
 
@@ -27,12 +28,11 @@ def _along(n: Node, v: Value, like: Value, axis: int, block: int) -> Value:
 
 def quantised(n: Node, x: Value, scale: Value, zero: Value | None, kind: Any, axis: int = 1,
               block: int = 0) -> Value:
-    """x / scale, rounded to even, plus zero, kept within the dtype `kind`."""
+    """x / scale, rounded to even, plus zero, kept within the dtype `kind` (of floats where the node
+    says `saturate`)."""
     y = n.g.cast(x, "float32") / n.g.cast(_along(n, scale, x, axis, block), "float32")
     if kind.kind == "float":
-        edge = n.g.like(y, float(kind.max))
-        y = n.g.minimum(n.g.maximum(y, n.g.negate(edge)), edge)
-        return n.g.cast(y, kind)
+        return cast_to(n, y, kind)
     y = n.g.round_nearest_even(y)
     if zero is not None:
         y = y + n.g.cast(_along(n, zero, x, axis, block), "float32")
