@@ -117,6 +117,14 @@ shape_option = click.option(
     "--shape", "shapes", multiple=True, metavar="NAME=SIZES",
     help="Sizes of an input that an ONNX file or a SavedModel leaves open: x=1,3,224,224.",
 )  # fmt: skip
+cast_option = click.option(
+    "--auto-cast", type=click.Choice(("none", "matmult", "all")), default="all", show_default=True,
+    help="What --dtype holds for: nothing, operands of products, or all that is stored.",
+)  # fmt: skip
+numerics_option = click.option(
+    "--numerics", type=click.Choice(("auto", "exact", "fast", "none")), default="auto",
+    show_default=True, help="Who computes: every instruction, vectorised code, or nobody.",
+)  # fmt: skip
 # ------------------------------------------------------------------------------------------- run
 
 
@@ -127,6 +135,7 @@ shape_option = click.option(
 @click.option("--find-nan", is_flag=True, help="Name the lines where NaN and infinities begin.")
 @click.option("--dump", "dumped", multiple=True, metavar="NAME", help="Save tensors as NAME.npy.")
 @click.option("--json", is_flag=True, help="Print a refusal as JSON, for programs.")
+@numerics_option
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def run(
@@ -136,6 +145,7 @@ def run(
     find_nan: bool,
     dumped: tuple[str, ...],
     json: bool,
+    numerics: str,
     script: str,
     args: tuple[str, ...],
 ) -> None:
@@ -146,16 +156,19 @@ def run(
     NEURON_PLATFORM_TARGET_OVERRIDE (the script may set it), else trn2. NKI_SIMULATOR=1 is set for
     scripts that ask for it, unless the environment already says something.  What was noticed in
     kernels is printed at the end, on standard error. --dump saves what tensors of that name (`*`
-    and `?` stand for others) held last, in the current directory.
+    and `?` stand for others) held last, in the current directory. --numerics holds for models that
+    torch.compile(backend="neuron") compiles; kernels are always computed instruction by
+    instruction.
     """
     import contextlib
 
-    from opentrn import nki
+    from opentrn import compiler, nki
     from opentrn.base import TrnError
     from opentrn.dropin import run_script
 
     os.environ.setdefault("NKI_SIMULATOR", "1")
     with contextlib.ExitStack() as stack:
+        stack.enter_context(compiler.use_numerics(numerics))
         found = stack.enter_context(nki.watch_findings())
         kept = stack.enter_context(nki.dump(*dumped)) if dumped else {}
         if find_nan:
@@ -247,15 +260,18 @@ def check(
 
 @main.command("compile")
 @click.option("--target", default=DEFAULT_TARGET, show_default=True, help="Chip to compile for.")
-@click.option("--dtype", default="bfloat16", show_default=True, help="What floats are stored as.")
+@click.option("--dtype", "--auto-cast-type", default="bfloat16", show_default=True,
+              help="What floats are stored as.")  # fmt: skip
 @click.option("-o", "--output", metavar="FILE", help="Executable to write [default: NAME.trn].")
 @click.option("--steps", is_flag=True, help="Show the ops after each stage, and why each kernel.")
+@cast_option
+@numerics_option
 @shape_option
 @json_option
 @click.argument("model", metavar="FILE.py:NAME|FILE.mlir|FILE.onnx|FOLDER")
 def compile_command(
-    target: str, dtype: str, output: str | None, steps: bool, shapes: tuple[str, ...], json: bool,
-    model: str,
+    target: str, dtype: str, output: str | None, steps: bool, auto_cast: str, numerics: str,
+    shapes: tuple[str, ...], json: bool, model: str,
 ) -> None:
     """Compile a model of PyTorch, JAX, TensorFlow, ONNX or StableHLO to an executable.
 
@@ -280,14 +296,42 @@ def compile_command(
 
     with commands.waiting("compiling"):
         executable = compiler.compile(
-            module, args, target=target, dtype=dtype, watch=watch if steps else None
-        )
+            module, args, target=target, dtype=dtype, auto_cast=auto_cast, numerics=numerics,
+            watch=watch if steps else None,
+        )  # fmt: skip
+    if isinstance(executable, compiler.Outline):
+        return _show_outline(executable, output, json=json)
     shown += ["", compiler.why(states[0]), ""] if steps else []
     runtime.load(executable)  # refuses what does not fit in the memory of a core
     path = executable.save(output or f"{executable.name}.trn")
     click.echo(jsonlib.dumps(_compiled(executable, path)) if json else "\n".join(
         [*shown, *_compiled_lines(executable, path)]
     ))
+
+
+def _show_outline(outline: Any, output: str | None, *, json: bool) -> None:
+    """Time and memory of a model that was not linked; UsageError when a file was asked for."""
+    from opentrn import runtime
+    from opentrn.base import UsageError, bytes_text, seconds_text
+
+    if output is not None:
+        raise UsageError(
+            f"there is no program to write: {outline.name} is only timed ({outline.why})",
+            code="runtime.no_numbers", fix="leave -o out, or --numerics fast",
+        )  # fmt: skip
+    memory = runtime.TimedOnly(outline).memory
+    told = {
+        "model": outline.name, "target": outline.target, "instructions": outline.instructions,
+        "device_seconds": outline.nanoseconds * 1e-9, "memory_bytes": memory.total,
+        "numerics": {"mode": "none", "why": outline.why},
+    }  # fmt: skip
+    lines = (
+        f"{outline.name} for {outline.target}: {outline.instructions:,} instructions, not linked",
+        f"numerics none: {outline.why}",
+        f"device time {seconds_text(outline.nanoseconds * 1e-9)}, "
+        f"memory {bytes_text(memory.total)}",
+    )
+    click.echo(jsonlib.dumps(told) if json else "\n".join(lines))
 
 
 def _stage_line(name: str, state: Any) -> str:
@@ -323,6 +367,8 @@ def _compiled_lines(executable: Any, path: Any) -> Iterator[str]:
     )
     sizes = ", ".join(f"{use} {bytes_text(n)}" for use, n in facts["hbm_bytes"].items())
     yield f"  HBM          {sizes}"
+    choice = facts["numerics"]
+    yield f"  numerics     {choice['mode']} ({choice['why']}); loaded from the file: exact"
     yield f"  time         `opentrn profile {path}` says how long it takes, and why"
 
 
@@ -363,10 +409,15 @@ def analyze(
 
 @main.command()
 @click.option("--target", default=DEFAULT_TARGET, show_default=True, help="Chip to run on.")
-@click.option("--dtype", default="bfloat16", show_default=True, help="What floats are stored as.")
+@click.option("--dtype", "--auto-cast-type", default="bfloat16", show_default=True,
+              help="What floats are stored as.")  # fmt: skip
+@cast_option
+@numerics_option
 @json_option
 @click.argument("model", metavar="FILE.py:NAME")
-def diff(target: str, dtype: str, json: bool, model: str) -> None:
+def diff(
+    target: str, dtype: str, auto_cast: str, numerics: str, json: bool, model: str
+) -> None:
     """Compare a PyTorch model on the chip with eager float32, layer by layer.
 
     NAME in FILE.py is a function that returns a module and its example arguments. Says which layer
@@ -377,7 +428,9 @@ def diff(target: str, dtype: str, json: bool, model: str) -> None:
 
     module, args = commands.load_model(model)
     with commands.waiting("comparing layers"):
-        found = compare_layers(module, args, target=target, dtype=dtype)
+        found = compare_layers(
+            module, args, target=target, dtype=dtype, auto_cast=auto_cast, numerics=numerics
+        )
     click.echo(jsonlib.dumps(found.json()) if json else str(found))
     sys.exit(0 if found.agrees else 1)
 

@@ -18,17 +18,21 @@ class MatrixToLinear(Rule):
             return no("the right operand is not a matrix shared by all rows")
         if d.lhs_contracting != (x.rank - 1,):
             return no("the product is not over the last axis of the left operand")
-        if x.rank < 2 or product.dtype != x.dtype or w.dtype != x.dtype:
-            return no("the operands and the result differ in dtype, or the left is a vector")
+        if x.rank < 2 or w.dtype != x.dtype:
+            return no("the operands differ in dtype, or the left is a vector")
+        if product.dtype not in (x.dtype, "float32", "bfloat16", "float16"):
+            return no("not to a float of the chip")
         return x.dtype.kind == "float" or no("the operands are not floats")
 
     def make(g: Builder, x: Value, w: Value, product: Value) -> Value:
         turned = w if product.attrs.rhs_contracting == (0,) else g.transpose(w, (1, 0))
-        return g.linear(x, turned)
+        return g.linear(x, turned, kind="" if product.dtype == x.dtype else str(product.dtype))
 
     def sample(g: Builder) -> tuple[Value, ...]:
         x, w = g.input("x", (2, 3, 4)), g.input("w", (5, 4))
+        narrow, thin = g.cast(x, "bfloat16"), g.cast(w, "bfloat16")
         return (
+            g.dot_general(narrow, thin, lhs_contracting=2, rhs_contracting=1, dtype="float32"),
             g.dot_general(x, w, lhs_contracting=2, rhs_contracting=1),
             g.matmul(g.input("y", (3, 4)), g.input("v", (4, 5))),
         )

@@ -7,7 +7,7 @@ import pytest
 from opentrn import compiler, runtime
 from opentrn.base import UsageError, bfloat16, dtype, float16
 from opentrn.compiler.precision import angles, precision
-from opentrn.graph import Graph, g
+from opentrn.graph import Graph, evaluate, g
 from tests.compiler.running import graph_of, on_chip
 
 X = g.input("x", (4, 6))
@@ -90,6 +90,27 @@ def test_matmult_rounds_operands_of_products_only(kind, numerics):
         x, w = (a.astype(types[kind]).astype(np.float64) for a in given)
     # Sums are float32: nothing is rounded to `kind` on the way out.
     np.testing.assert_allclose(found, x @ w, rtol=0, atol=2e-4 if kind == "tf32" else 5e-5)
+
+
+@pytest.mark.parametrize("kind", ["bf16", "fp16", "fp8_e4m3", "tf32"])
+def test_matmult_with_a_turned_matrix_a_bias_and_heads(kind):
+    x, w, b = g.input("x", (2, 3, 8, 16)), g.input("w", (24, 16)), g.input("b", (24,))
+    y = g.dot_general(x, w, lhs_contracting=3, rhs_contracting=1)
+    y = g.gelu(y + g.broadcast_in_dim(b, shape=y.shape, dimensions=(3,)))
+    scores = g.matmul(y, g.transpose(y, (0, 1, 3, 2)))
+    graph = Graph([x, w, b], [scores])
+    make = np.random.default_rng(4).standard_normal
+    given = [make(v.shape).astype(np.float32) for v in graph.inputs]
+    (wide,) = evaluate(graph, given)
+    found = on_chip_with(graph, given, kind)
+    room = {"bf16": 2.0**-6, "fp16": 2.0**-9, "fp8_e4m3": 2.0**-2, "tf32": 2.0**-9}[kind]
+    assert np.abs(found - wide).max() <= room * np.abs(wide).max()
+    assert np.abs(found - wide).max() > 0
+
+
+def on_chip_with(graph, given, kind):
+    executable = compiler.compile(graph, dtype=kind, auto_cast="matmult")
+    return np.asarray(runtime.load(executable)(*given))
 
 
 def test_levels_of_automatic_casts():
