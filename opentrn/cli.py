@@ -12,105 +12,20 @@ from typing import Any
 import click
 
 from opentrn import __version__, commands
+from opentrn.commands import ending, results
 
 DEFAULT_TARGET = "trn2"
+
+WIDTH = 100  # of lines that list things
 
 # Findings that `opentrn run` prints.
 MOST_FINDINGS = 20
 
 
-class _Command(click.Command):
-    """A command that shows refusals as five lines (or as JSON) instead of a traceback."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; a TrnError ends it with status 1, a UsageError with status 2."""
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt:
-            click.echo("interrupted", err=True)
-            ctx.exit(130)
-        except Exception as error:
-            from opentrn.base import TrnError, UsageError
-
-            if not isinstance(error, TrnError):
-                if ctx.command.name not in _LOADERS or not _show_users_error(error):
-                    raise
-                ctx.exit(1)
-            _show_refusal(error, as_json=bool(ctx.params.get("json")))
-            ctx.exit(2 if isinstance(error, UsageError) else 1)
-
-
-def _show_refusal(error: Any, *, as_json: bool) -> None:
-    """Print a TrnError on stderr, placed on the command line when no script's line caused it."""
-    if error.at is None or _is_runner(error.at.file):
-        error.at = _command_line()
-    if _full_tracebacks() and not as_json:
-        return _show_traceback(error)
-    click.echo(jsonlib.dumps(error.json()) if as_json else str(error), err=True)
-    for note in () if as_json else getattr(error, "__notes__", ()):
-        click.echo(note, err=True)
-
-
-_LOADERS = ("analyze", "calibrate", "check", "compile", "diff", "profile")
-"""Commands that import a user's file; what it raises is shown without our part of the traceback."""
-
-
-def _show_users_error(error: Exception) -> bool:
-    """Show an error of a user's file as Python would; False when no line of theirs took part."""
-    package = os.path.dirname(os.path.abspath(__file__)) + os.sep
-    library = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
-    trace = error.__traceback__
-    while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        standard = file.startswith(library) and "-packages" not in file
-        if not (standard or file.startswith((package, "<frozen ")) or _is_runner(file)):
-            break
-        trace = trace.tb_next
-    if trace is None and not isinstance(error, SyntaxError):
-        return False
-    error.__context__ = None if isinstance(error, SyntaxError) else error.__context__
-    _show_traceback(error if _full_tracebacks() else error.with_traceback(trace))
-    return True
-
-
-def _show_traceback(error: BaseException) -> None:
-    """Show an error as Python would, with the user's lines only unless all were asked for."""
-    from opentrn.base import hide_frames
-
-    if not _full_tracebacks():
-        hide_frames(error)
-    sys.excepthook(type(error), error, error.__traceback__)
-
-
-def _full_tracebacks() -> bool:
-    return os.environ.get("OPENTRN_TRACEBACK", "").strip().lower() == "full"
-
-
-def _is_runner(file: str) -> bool:
-    """Whether a source file belongs to those who run commands: click, or the entry script."""
-    click_home = os.path.dirname(click.__file__) + os.sep
-    return file.startswith(click_home) or os.path.abspath(file) == os.path.abspath(sys.argv[0])
-
-
-def _command_line() -> Any:
-    """What the user typed, as a place in a source file."""
-    import linecache
-    import shlex
-
-    from opentrn.base import Where
-
-    typed = shlex.join(["opentrn", *sys.argv[1:]])
-    linecache.cache["command line"] = (len(typed), None, [typed + "\n"], "command line")
-    return Where("command line", 1)
-
-
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=ending.Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="opentrn")
 def main() -> None:
     """A Trainium you can pip install."""
-
-
-main.command_class = _Command
 
 json_option = click.option("--json", is_flag=True, help="Print JSON, for programs.")
 shape_option = click.option(
@@ -166,6 +81,8 @@ def run(
     from opentrn.base import TrnError
     from opentrn.dropin import run_script
 
+    if not module:
+        _show_passed_on(script, args)
     os.environ.setdefault("NKI_SIMULATOR", "1")
     with contextlib.ExitStack() as stack:
         stack.enter_context(compiler.use_numerics(numerics))
@@ -178,12 +95,33 @@ def run(
         except (SystemExit, TrnError):
             raise
         except BaseException as error:
-            _show_traceback(error)
-            sys.exit(130 if isinstance(error, KeyboardInterrupt) else 1)
+            sys.exit(ending.show_users_error(error))
         finally:
             _show_findings(list(found), as_json=json)
-            _save(kept)
+            _save(kept, dumped)
             _show_ignored(as_json=json)
+
+
+def _show_passed_on(script: str, args: tuple[str, ...]) -> None:
+    """Say on standard error which options of `run` stand after the script, which gets them.
+
+    Not of a script whose text has an option of that name, nor of one given before it too.
+    """
+    context = click.get_current_context()
+    try:
+        with open(script, encoding="utf-8", errors="replace") as file:
+            text = file.read()
+    except OSError:
+        return  # run_script says what is wrong with it
+    for option in ("--target", "--nki", "--find-nan", "--dump"):
+        given = any(arg.partition("=")[0] == option for arg in args)
+        known = next(p for p in context.command.params if option in p.opts)
+        if given and option not in text and not context.params[known.name]:
+            click.echo(
+                f"note: {option} stands after {script} and is passed on to it; "
+                f"`opentrn run {option} ... {script}` gives it to opentrn",
+                err=True,
+            )
 
 
 def _show_ignored(*, as_json: bool) -> None:
@@ -198,12 +136,19 @@ def _show_ignored(*, as_json: bool) -> None:
         click.echo(f"\nnote: {told}; `opentrn doctor` lists the variables that do", err=True)
 
 
-def _save(tensors: dict[str, Any]) -> None:
-    """Write arrays as NAME.npy into the current directory, and say so."""
+def _save(tensors: dict[str, Any], wanted: tuple[str, ...]) -> None:
+    """Write arrays as NAME.npy into the current directory, and say so; say which had no tensor."""
+    import fnmatch
+
     import numpy
 
     from opentrn.base import writing
 
+    for name in wanted:
+        if not fnmatch.filter(tensors, name):
+            told = "a tensor is called as nl.ndarray(..., name=...) or its argument says"
+            click.echo(f"note: --dump {name}: no kernel wrote a tensor of that name; {told}",
+                       err=True)  # fmt: skip
     for name, array in tensors.items():
         path = f"{name.replace(os.sep, '_')}.npy"  # in the current directory
         # bfloat16 and the 8-bit floats are no types of the file format: their values as float32.
@@ -250,6 +195,8 @@ def check(
     given = dict(map(nki.read_pair, args))
     with contextlib.redirect_stdout(sys.stderr):  # what the kernel prints is not the report
         checked = check_file(kernel, target.split(","), given, nki.read_grid(grid), version)
+    for refusal in (each for one in checked for each in one.refusals):
+        refusal.at = refusal.at or ending.command_line()  # about the launch that was asked for
     told = nki.document(kernel, checked)
     click.echo(jsonlib.dumps(told) if json else "\n\n".join(map(str, checked)))
     sys.exit({"clean": 0, "refused": 1, "unchecked": 2, "findings": 3}[told["status"]])
@@ -262,7 +209,8 @@ def check(
 @click.option("--target", default=DEFAULT_TARGET, show_default=True, help="Chip to compile for.")
 @click.option("--dtype", "--auto-cast-type", default="bfloat16", show_default=True,
               help="What floats are stored as.")  # fmt: skip
-@click.option("-o", "--output", metavar="FILE", help="Executable to write [default: NAME.trn].")
+@click.option("-o", "--output", type=results.NewFile(), metavar="FILE",
+              help="Executable to write [default: NAME.trn].")  # fmt: skip
 @click.option("--steps", is_flag=True, help="Show the ops after each stage, and why each kernel.")
 @cast_option
 @numerics_option
@@ -280,8 +228,11 @@ def compile_command(
     executable runs with `opentrn.load`, and `opentrn profile` times it.
     """
     from opentrn import compiler, runtime
+    from opentrn.base import refuse_no_folder
     from opentrn.graph import Graph
 
+    if output is None:
+        refuse_no_folder(os.curdir)
     module, args = commands.load_model(model, dict(map(commands.read_shape, shapes)))
     if isinstance(module, Graph):
         from opentrn.frameworks.jax import refuse_numbers
@@ -335,10 +286,13 @@ def _show_outline(outline: Any, output: str | None, *, json: bool) -> None:
 
 
 def _stage_line(name: str, state: Any) -> str:
-    ops = ", ".join(f"{count} {op}" for op, count in state.graph.histogram().items())
-    if state.program is not None:
-        ops = ", ".join(f"{count} {op}" for op, count in state.program.counts().items())
-    return f"{name:10} {ops}"
+    import textwrap
+
+    counts = state.graph.histogram() if state.program is None else state.program.counts()
+    most = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+    ops = ", ".join(f"{count:,} {op}" for op, count in most)
+    return textwrap.fill(f"{name:10} {ops}", WIDTH, subsequent_indent=" " * 11,
+                         break_long_words=False)  # fmt: skip
 
 
 def _compiled(executable: Any, path: Any) -> dict[str, Any]:

@@ -64,7 +64,13 @@ from opentrn.base.errors import (
     nearest,
     user_line,
 )
-from opentrn.base.files import folder, write_whole, writing
+from opentrn.base.files import (
+    folder,
+    refuse_no_folder,
+    refuse_unwritable,
+    write_whole,
+    writing,
+)
 from opentrn.base.functions import FUNCTIONS
 from opentrn.base.trace import GRADES, Event, Trace
 from opentrn.base.units import (
@@ -86,7 +92,7 @@ __all__ = [
     "UsageError", "Where",
     "bytes_text", "clock", "codes", "declare", "dollars_text", "dtype", "dtypes", "errors",
     "explanation", "files", "flops_text", "folder", "functions", "hide_frames", "nearest",
-    "numerics", "parse", "rate_text",
+    "numerics", "parse", "rate_text", "refuse_no_folder", "refuse_unwritable",
     "seconds_text", "trace", "units", "user_line", "write_whole", "writing",
     "bfloat16", "bool_", "float4_e2m1fn", "float4_e2m1fn_x4", "float8_e3m4", "float8_e4m3",
     "float8_e4m3fn", "float8_e4m3fn_x4", "float8_e5m2", "float8_e5m2_x4", "float8_e8m0fnu",

@@ -42,15 +42,9 @@ def writing(path: str | os.PathLike) -> Iterator[IO[bytes]]:
     `base.unwritable`, and `base.source_file` for an existing file of one of the kinds `SOURCES`.
     """
     path = Path(path)
-    if path.suffix.lower() in SOURCES and path.exists():
-        what = f"cannot write {path}: a {path.suffix} file is there"
-        raise UnwritableError(what, code="base.source_file")
-    if not path.parent.is_dir():
-        raise MissingFileError(f"there is no directory {path.parent}", code="base.no_folder")
-    if path.is_dir():
-        raise UnwritableError(f"cannot write {path}: it is a directory", code="base.unwritable")
+    _refuse_place(path)
     # Named before it is made, so that there is no moment at which its name is not known.
-    temporary = path.parent / f".{path.name}.{secrets.token_hex(8)}"
+    temporary = _beside(path)
     try:
         with _ended_by_exception():
             with open(temporary, "x+b") as file:
@@ -67,6 +61,50 @@ def writing(path: str | os.PathLike) -> Iterator[IO[bytes]]:
     finally:
         with contextlib.suppress(OSError):  # the folder may be one that nothing is made in
             temporary.unlink(missing_ok=True)
+
+
+def refuse_unwritable(path: str | os.PathLike) -> None:
+    """Raise what `writing` would raise for this path, before there is anything to write."""
+    path = Path(path)
+    _refuse_place(path)
+    _try(path)
+
+
+def refuse_no_folder(path: str | os.PathLike) -> None:
+    """Raise what `folder`, and writing a file in it, would raise, before either is done."""
+    path = Path(path).absolute()
+    there = next(one for one in (path, *path.parents) if one.exists())
+    if not there.is_dir():
+        what = f"cannot write into the directory {path}: {there} is a file"
+        raise UnwritableError(what, code="base.unwritable")
+    _try(there / "file")
+
+
+def _refuse_place(path: Path) -> None:
+    if path.suffix.lower() in SOURCES and path.exists():
+        what = f"cannot write {path}: a {path.suffix} file is there"
+        raise UnwritableError(what, code="base.source_file")
+    if not path.parent.is_dir():
+        raise MissingFileError(f"there is no directory {path.parent}", code="base.no_folder")
+    if path.exists() and not path.is_file():
+        kind = "a directory" if path.is_dir() else "a device"
+        raise UnwritableError(f"cannot write {path}: it is {kind}", code="base.unwritable")
+
+
+def _beside(path: Path) -> Path:
+    return path.parent / f".{path.name}.{secrets.token_hex(8)}"
+
+
+def _try(path: Path) -> None:
+    """Make a file beside this path and take it away: what may be written is only known then."""
+    temporary = _beside(path)
+    try:
+        with open(temporary, "xb"):
+            pass
+        temporary.unlink()
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise UnwritableError(f"cannot write {path}: {why}", code="base.unwritable") from error
 
 
 def write_whole(path: str | os.PathLike, pieces: Iterable[str]) -> Path:
@@ -108,4 +146,4 @@ def _ended_by_exception() -> Iterator[None]:
             signal.signal(signal.SIGTERM, usual)
 
 
-__all__ = ["folder", "write_whole", "writing"]
+__all__ = ["folder", "refuse_no_folder", "refuse_unwritable", "write_whole", "writing"]

@@ -12,7 +12,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from opentrn.base import UsageError, bfloat16, declare, dtypes, numerics, write_whole
+from opentrn.base import (
+    UsageError,
+    bfloat16,
+    declare,
+    dtypes,
+    numerics,
+    refuse_unwritable,
+    write_whole,
+)
 from opentrn.comm.build import MOST, build
 from opentrn.comm.choose import bandwidths
 from opentrn.comm.schedule import Schedule, run
@@ -63,6 +71,23 @@ def size(text: str) -> int:
     return int(number)
 
 
+def whole(text: str) -> int:
+    """A number from 1 on."""
+    return _from(1, text)
+
+
+def count(text: str) -> int:
+    """A number from 0 on."""
+    return _from(0, text)
+
+
+def _from(least: int, text: str) -> int:
+    number = int(text)
+    if number < least:
+        raise argparse.ArgumentTypeError(f"{number} is below {least}")
+    return number
+
+
 def _parser() -> _Parser:
     p = _Parser(prog="opentrn nccom-test", description="Time a collective on a simulated fabric.")
     p.add_argument("operation", choices=OPERATIONS, metavar="OPERATION",
@@ -75,8 +100,8 @@ def _parser() -> _Parser:
     p.add_argument("-f", "--stepfactor", type=float, default=None, metavar="FACTOR")
     p.add_argument("-d", "--datatype", choices=DTYPES, default="uint8", metavar="DTYPE",
                    help=f"one of {', '.join(DTYPES)}")  # fmt: skip
-    p.add_argument("-n", "--iters", type=int, default=20, help="the model has no jitter: ignored")
-    p.add_argument("-w", "--warmup_iters", type=int, default=5, help="ignored, for the same reason")
+    p.add_argument("-n", "--iters", type=whole, default=20, help="the model has no jitter: ignored")
+    p.add_argument("-w", "--warmup_iters", type=count, default=5, help="ignored, as --iters is")
     p.add_argument("-c", "--check", nargs="?", const="random", choices=CHECKS, help="check results")
     p.add_argument("--seed", type=int, default=0)
     p.add_argument("-t", "--stats", nargs="+", default=["avg"], help="avg, p50, ...: all equal")
@@ -329,6 +354,8 @@ def main(arguments: Sequence[str], tell: Callable[[str], None] = print) -> int:
     topology = place(asked.nworkers, machine, asked.nnodes, asked.lnc)
     if asked.check and topology.ranks > MOST:
         raise UsageError(f"--check with {topology.ranks} ranks, at most {MOST}", code="comm.nccom")
+    if asked.report_to_json_file:
+        refuse_unwritable(asked.report_to_json_file)
     began = clock.perf_counter()
     lines = list(measure(asked, topology))
     for text in (*table(lines, asked), *_closing(lines, asked, topology)):

@@ -35,12 +35,18 @@ def calibrate(target: str, facts: tuple[str, ...], json: bool, table: str) -> No
     it. The settings at the end can be given to `opentrn profile --set`.
     """
     from opentrn import cost, hw
+    from opentrn.base import UsageError, Where
 
     chip = hw.target(target)
     rows = list(_rows(table))
     samples = [cost.Sample(row["name"], row["seconds"], row["use"]) for row in rows]
-    with waiting("fitting"):
-        found = cost.calibrate(chip, samples, _predictor(rows, target), facts)
+    try:
+        with waiting("fitting"):
+            found = cost.calibrate(chip, samples, _predictor(rows, target), facts)
+    except UsageError as error:
+        if not facts:  # then it is the table that does not do
+            error.at = error.at or Where(table, 1)
+        raise
     if json:
         told = {name: value for name, value in asdict(found).items() if name != "chip"}
         click.echo(jsonlib.dumps({"target": chip.name, **told}))
@@ -63,7 +69,8 @@ def _rows(path: str) -> Iterator[dict[str, Any]]:
             for row in reader:
                 yield _row(path, reader.line_num, row)
     except (OSError, UnicodeError, csv.Error) as error:
-        raise _refuse(path, 1, f"the table cannot be read: {error}",
+        why = getattr(error, "strerror", None) or error
+        raise _refuse(path, 1, f"the table cannot be read: {why}",
                       "a CSV file in UTF-8") from error  # fmt: skip
 
 

@@ -5,16 +5,19 @@ from typing import Any
 
 import click
 
-from opentrn.commands.plan import DEGREES, Duration, listed, one_kind, useless
+from opentrn.commands.plan import DEGREES, WHOLE, Duration, listed, one_kind, useless
+from opentrn.commands.results import NewFile
 from opentrn.commands.waiting import waiting
 
 _fleet = (
     click.option("--on", "target", default="trn2.48xlarge", show_default=True, metavar="MACHINE",
                  help="Instance, UltraServer, or a system such as p5."),
-    click.option("--count", default=1, show_default=True, help="Machines of the job."),
+    click.option("--count", type=WHOLE, default=1, show_default=True,
+                 help="Machines of the job."),
     click.option("--seed", type=click.IntRange(0), default=0, show_default=True,
                  help="The same seed gives the same run."),
-    click.option("--page", metavar="FILE.html", help="Also write a page with charts."),
+    click.option("--page", type=NewFile(), metavar="FILE.html",
+                 help="Also write a page with charts."),
     click.option("--json", is_flag=True, help="Print JSON, for programs."),
 )  # fmt: skip
 
@@ -23,8 +26,8 @@ _train = (
                  help="Machines beyond those of the job."),
     click.option("--time", "seconds", type=Duration(), help="How long to simulate: 90d."),
     click.option("--tokens", type=float, help="Tokens of the whole training run: 15e12."),
-    click.option("--batch", type=int, help="Sequences in one training step."),
-    click.option("--sequence", type=int, help="Tokens of one sequence."),
+    click.option("--batch", type=WHOLE, help="Sequences in one training step."),
+    click.option("--sequence", type=WHOLE, help="Tokens of one sequence."),
     click.option("--optimizer", default="adamw", show_default=True, help="adamw, adamw-bf16, ..."),
     click.option("--checkpoint", "every", type=Duration(),
                  help="Time between checkpoints: 30m.  [default: Daly's best]"),
@@ -35,7 +38,7 @@ _train = (
     click.option("--set", "changed", multiple=True, metavar="NAME=VALUE",
                  help="Seconds: detect, replace, restart, notice, repair; byte/s: snapshot, "
                       "write, read; a share: jitter."),
-    click.option("--runs", type=click.IntRange(1), default=1, show_default=True,
+    click.option("--runs", type=WHOLE, default=1, show_default=True,
                  help="Runs with seeds one after the other; shows the spread."),
 )  # fmt: skip
 
@@ -63,13 +66,13 @@ def _numbers(pairs: tuple[str, ...], option: str) -> dict[str, float]:
 
 _serve = (
     click.option("--rate", type=float, help="Requests a second."),
-    click.option("--requests", type=click.IntRange(1), default=2000, show_default=True,
+    click.option("--requests", type=WHOLE, default=2000, show_default=True,
                  help="How many requests."),
     click.option("--trace", metavar="FILE.csv",
                  help="Requests from a file: arrival, prompt, answer."),
-    click.option("--prompt", type=click.IntRange(1), default=1024, show_default=True,
+    click.option("--prompt", type=WHOLE, default=1024, show_default=True,
                  help="Mean prompt tokens."),
-    click.option("--answer", type=click.IntRange(1), default=256, show_default=True,
+    click.option("--answer", type=WHOLE, default=256, show_default=True,
                  help="Mean answered tokens."),
     click.option("--spread", default=0.5, show_default=True,
                  help="Spread of both, as a share of the mean."),
@@ -78,7 +81,7 @@ _serve = (
     click.option("--ttft", type=float, help="Objective: seconds until the first token."),
     click.option("--tpot", type=float, default=0.05, show_default=True,
                  help="Objective: seconds for each later token."),
-    click.option("--slots", type=click.IntRange(1), help="Most answers at once of a replica."),
+    click.option("--slots", type=WHOLE, help="Most answers at once of a replica."),
     click.option("--chunk", type=click.IntRange(0), default=0, show_default=True,
                  help="Prompt tokens read beside each token; 0 reads prompts alone."),
     click.option("--prefill-replicas", type=click.IntRange(0), default=0, show_default=True,
@@ -93,8 +96,8 @@ _serve = (
 @listed(_fleet)
 @listed(_train)
 @listed(_serve)
-@click.option("--tp", type=int, help="Tensor parallelism.")
-@click.option("--pp", type=int, help="Pipeline parallelism.")
+@click.option("--tp", type=WHOLE, help="Tensor parallelism.")
+@click.option("--pp", type=WHOLE, help="Pipeline parallelism.")
 @click.argument("model")
 def simulate(model: str, json: bool, **given: Any) -> None:
     """Train or serve MODEL on a fleet in simulated time.

@@ -26,6 +26,11 @@ def ignored() -> list[str]:
     return sorted(name for name in ours if name not in HONOURED)
 
 
+def full_tracebacks() -> bool:
+    """Whether OPENTRN_TRACEBACK asks for our lines of tracebacks too."""
+    return os.environ.get("OPENTRN_TRACEBACK", "").strip().lower() == "full"
+
+
 def blas_threads() -> int | None:
     """The number of threads that linear algebra was told to use; None for all there are."""
     names = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
@@ -33,4 +38,4 @@ def blas_threads() -> int | None:
     return int(told[0]) if told else None
 
 
-__all__ = ["ALSO", "HONOURED", "OF_THE_SDK", "blas_threads", "ignored"]
+__all__ = ["ALSO", "HONOURED", "OF_THE_SDK", "blas_threads", "full_tracebacks", "ignored"]

@@ -1,6 +1,5 @@
 """`opentrn explain`: what a code means, of this program's refusals or of the Neuron tools."""
 
-import functools
 import json as jsonlib
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -50,25 +49,24 @@ def _text(found: dict[str, Any]) -> str:
 
 def _explanations(code: str | None) -> Iterator[dict[str, Any]]:
     """The explanations of one code, of an instruction's codes, or (None) of every code."""
-    from opentrn import base
     from opentrn.commands.neuron_codes import named, neuron_codes
 
-    dotted = code is not None and "." in code
-    _load_rooms(code.partition(".")[0] if dotted else None)
+    room = code.partition(".")[0] if code is not None and "." in code else None
+    known = _declared("commands" if room == "cli" else room)
     if code is None:
-        yield from (asdict(base.explanation(each)) for each in base.codes())
+        yield from map(asdict, known.values())
         yield from (each.json() for each in neuron_codes().values())
         return
-    ours = base.explanation(code) or _instruction(code)
+    ours = known.get(code) or _instruction(code)
     neuron = neuron_codes().get(named(code))
     if neuron is not None:
         yield neuron.json()
-        mine = (base.explanation(each) or _instruction(each) for each in neuron.ours)
+        mine = (known.get(each) or _instruction(each) for each in neuron.ours)
         yield from map(asdict, mine)
     elif ours is not None:
         yield asdict(ours)
-    elif not (parts := _parts(code)):
-        _refuse(code, [*base.codes(), *neuron_codes()])
+    elif not (parts := _parts(code, known)):
+        _refuse(code, [*known, *neuron_codes()])
     else:
         yield from parts
 
@@ -79,55 +77,68 @@ def _instruction(code: str) -> Any:
     return isa.explain(code)
 
 
-def _parts(name: str) -> list[dict[str, Any]]:
+def _parts(name: str, known: dict[str, Any]) -> list[dict[str, Any]]:
     """Every code that an instruction, or a room (nki), has."""
-    from opentrn import base, isa
+    from opentrn import isa
 
     found = isa.explain_all(name)
     if not found:
-        found = [base.explanation(each) for each in base.codes() if each.startswith(f"{name}.")]
-    return [asdict(each) for each in found]
-
-
-@functools.cache
-def unknown_code() -> str:
-    """The code of a code that is not there, declared when it is first needed."""
-    from opentrn.base import declare
-
-    return declare(
-        "cli.code",
-        "There is no explanation under this code.",
-        rule="a code is <instruction>.<part>, <room>.<name>, or a code the Neuron tools print",
-        fix="`opentrn explain` without a code lists them",
-    )
+        found = [one for code, one in known.items() if code.startswith(f"{name}.")]
+    return list(map(asdict, found))
 
 
 def _refuse(code: str, known: list[str]) -> None:
     from opentrn.base import UnknownNameError, nearest
+    from opentrn.commands.codes import NO_CODE
 
     like = nearest(code, known)
     also = f"; did you mean {' or '.join(like)}?" if like else ""
-    raise UnknownNameError(f"there is no error code {code}{also}", code=unknown_code())
+    raise UnknownNameError(f"there is no error code {code}{also}", code=NO_CODE)
 
 
-def _load_rooms(room: str | None) -> None:
-    """Import every module of one room, or of all for None or another word, to declare its codes."""
-    import importlib.util
-    import pkgutil
+def _declared(room: str | None) -> dict[str, Any]:
+    """Code -> explanation: those that one room declares, or (None, another word) all rooms.
 
-    unknown_code()
-    prefix = f"opentrn.{room}"
-    if room is None or importlib.util.find_spec(prefix) is None:
-        prefix = "opentrn"
-    top = importlib.import_module(prefix)
-    for found in pkgutil.walk_packages(getattr(top, "__path__", []), f"{prefix}."):
-        if found.name == "opentrn.__main__":
+    Modules that declare codes are imported, except those of `frameworks`: they import frameworks
+    of seconds, and their codes are read out of their sources instead.
+    """
+    import ast
+    import importlib
+    from pathlib import Path
+
+    from opentrn import base
+
+    package = Path(__file__).parents[1]
+    folder = package / (room or "")
+    found: dict[str, Any] = {}
+    for file in sorted((folder if folder.is_dir() else package).rglob("*.py")):
+        text = file.read_text(encoding="utf-8")
+        if "declare(" not in text:
             continue
-        try:
-            importlib.import_module(found.name)
-        except ModuleNotFoundError as error:  # a part that needs an extra which is not installed
-            if str(error.name).startswith("opentrn"):
-                raise
+        place = file.relative_to(package.parent).with_suffix("")
+        if place.parts[1] in _READ:
+            calls = (n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call))
+            declared = map(_literal, calls)
+            found |= {one.code: one for one in declared if one is not None}
+        else:
+            importlib.import_module(".".join(place.parts).removesuffix(".__init__"))
+    found |= {code: base.explanation(code) for code in base.codes()}
+    return dict(sorted(found.items()))
+
+
+_READ = ("frameworks",)
+
+
+def _literal(call: Any) -> Any:
+    """The explanation of a call of `declare` whose arguments are written out."""
+    import ast
+
+    from opentrn.base import Explanation
+
+    if getattr(call.func, "id", "") != "declare":
+        return None
+    names = {word.arg: ast.literal_eval(word.value) for word in call.keywords}
+    return Explanation(*map(ast.literal_eval, call.args), **names)
 
 
 __all__ = ["explain"]

@@ -6,6 +6,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from opentrn.commands.results import NewFile
 from opentrn.commands.waiting import waiting
 
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -30,16 +31,19 @@ class Duration(click.ParamType):
         return seconds
 
 
+WHOLE = click.IntRange(1)
 DEGREES = ("tp", "cp", "pp", "dp", "ep", "micro_batch", "chunks", "zero", "recompute")
 
 _job = (
     click.option("--tokens", type=float, help="Tokens of the whole training run: 15e12."),
-    click.option("--batch", type=int, help="Sequences in one training step."),
-    click.option("--sequence", type=int, help="Tokens of one sequence."),
+    click.option("--batch", type=WHOLE, help="Sequences in one training step."),
+    click.option("--sequence", type=WHOLE, help="Tokens of one sequence."),
     click.option("--optimizer", default="adamw", show_default=True, help="adamw, adamw-bf16, ..."),
     click.option("--dtype", default="bfloat16", show_default=True, help="bfloat16 or float8."),
-    click.option("--prompt", default=1024, show_default=True, help="Prompt tokens, serving."),
-    click.option("--answer", default=1024, show_default=True, help="Answered tokens, serving."),
+    click.option("--prompt", type=WHOLE, default=1024, show_default=True,
+                 help="Prompt tokens, serving."),
+    click.option("--answer", type=WHOLE, default=1024, show_default=True,
+                 help="Answered tokens, serving."),
     click.option("--tpot", type=float, default=0.05, show_default=True,
                  help="Most seconds for each answered token."),
     click.option("--ttft", type=float, help="Most seconds until the first token."),
@@ -109,26 +113,27 @@ def listed(options: tuple) -> Any:
 @click.option("--fit", is_flag=True, help="Only say whether one machine holds it.")
 @click.option("--on", "target", default="trn2.48xlarge", show_default=True, metavar="MACHINE",
               help="Instance, UltraServer, or a system such as p5, tpu-v5p.")  # fmt: skip
-@click.option("--count", default=1, show_default=True, help="How many of them.")
+@click.option("--count", type=WHOLE, default=1, show_default=True,
+              help="How many of them.")  # fmt: skip
 @listed(_job)
 @click.option("--context", type=click.IntRange(1), default=8192, show_default=True,
               help="Cached tokens, with --fit.")  # fmt: skip
-@click.option("--tp", type=int, help="Tensor parallelism.")
-@click.option("--cp", type=int, help="Context parallelism.")
-@click.option("--pp", type=int, help="Pipeline parallelism.")
-@click.option("--dp", type=int, help="Data parallelism.")
-@click.option("--ep", type=int, help="Expert parallelism.")
-@click.option("--micro-batch", type=int, help="Sequences of one micro-batch.")
-@click.option("--chunks", type=int, help="Interleaved model chunks of a pipeline stage.")
+@click.option("--tp", type=WHOLE, help="Tensor parallelism.")
+@click.option("--cp", type=WHOLE, help="Context parallelism.")
+@click.option("--pp", type=WHOLE, help="Pipeline parallelism.")
+@click.option("--dp", type=WHOLE, help="Data parallelism.")
+@click.option("--ep", type=WHOLE, help="Expert parallelism.")
+@click.option("--micro-batch", type=WHOLE, help="Sequences of one micro-batch.")
+@click.option("--chunks", type=WHOLE, help="Interleaved model chunks of a pipeline stage.")
 @click.option("--zero", type=click.IntRange(0, 3), help="ZeRO level, 3 for FSDP.")
 @click.option("--recompute", type=click.Choice(["none", "selective", "full"]),
               help="What is computed again in the backward pass.")  # fmt: skip
-@click.option("--lnc", type=int, help="Physical cores in one logical core.")
+@click.option("--lnc", type=WHOLE, help="Physical cores in one logical core.")
 @click.option("--deadline", type=Duration(), help="Longest run: 30d.")
 @click.option("--budget", type=float, help="Most dollars for the run.")
 @click.option("--keep", type=click.IntRange(1), default=5, show_default=True,
               help="How many plans to show.")  # fmt: skip
-@click.option("--page", metavar="FILE.html",
+@click.option("--page", type=NewFile(), metavar="FILE.html",
               help="Also write a page with charts, up to eight times the count.")  # fmt: skip
 @click.option("--json", is_flag=True, help="Print JSON, for programs.")
 @click.argument("model")
@@ -177,9 +182,10 @@ def _page(file: str, found: Any, job: tuple[str, str, int], serve: bool, options
 
 @click.option("--job", "model", required=True, metavar="MODEL", help="A model, or a config.json.")
 @click.option("--serve", is_flag=True, help="Compare serving instead of training.")
-@click.option("--chips", default=64, show_default=True, help="At least so many chips of each.")
+@click.option("--chips", type=WHOLE, default=64, show_default=True,
+              help="At least so many chips of each.")  # fmt: skip
 @listed(_job)
-@click.option("--page", metavar="FILE.html", help="Also write a page with charts.")
+@click.option("--page", type=NewFile(), metavar="FILE.html", help="Also write a page with charts.")
 @click.option("--json", is_flag=True, help="Print JSON, for programs.")
 @click.argument("machines", nargs=-1, required=True)
 def compare(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from opentrn.commands.results import NewFile, NewFolder
 from opentrn.commands.waiting import waiting
 
 if TYPE_CHECKING:
@@ -28,12 +29,14 @@ _ENDINGS = {
 @click.option("--set", "settings", multiple=True, metavar="FACT=VALUE",
               help="What if: trn2.hbm_bandwidth=4TB/s, tensor.clock=3GHz.")  # fmt: skip
 @click.option("--compare", "other", metavar="OTHER", help="A second script, executable or summary.")
-@click.option("--report", metavar="FILE.html", help="Write one page to open in a browser, offline.")
+@click.option("--report", type=NewFile(), metavar="FILE.html",
+              help="Write one page to open in a browser, offline.")  # fmt: skip
 @click.option("--memory", is_flag=True, help="Show the tiles alive at the peak of SBUF and PSUM.")
 @click.option("--format", "--output-format", "form", type=click.Choice(FORMATS),
               help="What to print or write, instead of the report.")  # fmt: skip
-@click.option("-o", "--output", metavar="FILE", help="Where to write the --format.")
-@click.option("--out", metavar="DIR", help="Write a Perfetto trace and a summary JSON for each.")
+@click.option("-o", "--output", type=NewFile(), metavar="FILE", help="Where to write the --format.")
+@click.option("--out", type=NewFolder(), metavar="DIR",
+              help="Write a Perfetto trace and a summary JSON for each.")  # fmt: skip
 @click.option("--kernel", metavar="WORD", default="", help="Only kernels whose name contains WORD.")
 @click.option("--json", is_flag=True, help="Print JSON, for programs.")
 @click.argument("file")
@@ -49,6 +52,10 @@ def profile(
     that cost most, and what to do about it with the gain to expect. Options may follow FILE; what
     is no option of this command, and all that follows `--`, is passed on to the script.
     """
+    if output is not None and form is None:
+        raise _usage("-o is where the --format goes, and none is given",
+                     f"add --format, one of {', '.join(FORMATS)}; --out DIR writes a trace and a "
+                     "summary of each kernel")  # fmt: skip
     quiet = json or (form is not None and output is None)
     if other is not None:
         _refuse_missing(other)

@@ -11,7 +11,7 @@ from typing import Any
 from opentrn import nki
 from opentrn.base import UnknownNameError, UsageError, declare, nearest
 from opentrn.dropin.names import install
-from opentrn.dropin.script import refuse_no_source
+from opentrn.dropin.script import refuse_no_source, refusing_no_python
 
 NO_KERNEL = declare(
     "dropin.kernel",
@@ -89,7 +89,9 @@ def _loaded(path: str, version: str | None = None) -> Iterator[ModuleType]:
     sys.path.insert(0, root)
     try:
         with install(version=version):
-            yield _import(name, path)
+            with refusing_no_python(path):
+                module = _import(name, path)
+            yield module
     finally:
         sys.path.remove(root)
         for made in set(sys.modules) - before:

@@ -1,13 +1,21 @@
 """Run somebody's script or module as `python` would, with the drop-in names installed."""
 
+import contextlib
 import importlib.util
 import os
 import runpy
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from opentrn.base import MissingFileError, UnknownNameError, declare, nearest
+from opentrn.base import (
+    FileFormatError,
+    MissingFileError,
+    UnknownNameError,
+    Where,
+    declare,
+    nearest,
+)
 from opentrn.dropin.names import install
 
 NO_SCRIPT = declare(
@@ -23,6 +31,12 @@ NO_MODULE = declare(
     fix="run from the directory that holds the package, or install it",
 )
 
+NO_PYTHON = declare(
+    "dropin.python",
+    "A file that is to be run or loaded is no Python program.",
+    rule="a script is source text in UTF-8 that this version of Python can read",
+    fix="mend the line above, or check that this is the file that was meant",
+)
 NO_MODEL = declare(
     "dropin.model",
     "There is nothing under the name FILE.py:NAME.",
@@ -45,8 +59,9 @@ def run_script(
     on `sys.path` (the current one for a module), `__name__ == "__main__"`. All of that is put back
     afterwards. What the script raises goes through unchanged, SystemExit included.
     `target` and `version` are those of `install`.
-    Raises MissingFileError for a script or module that does not exist, and UnknownNameError for an
-    unknown target or version, both before anything has run.
+    Raises MissingFileError for a script or module that does not exist, FileFormatError for a file
+    that is no Python, and UnknownNameError for an unknown target or version, all before anything
+    has run.
     """
     if not module and not os.path.isfile(path):
         why = "it is a directory" if os.path.isdir(path) else "there is no such file"
@@ -57,7 +72,8 @@ def run_script(
     try:
         with install(target, version):
             if not module:
-                return runpy.run_path(path, run_name="__main__")
+                with refusing_no_python(path):
+                    return runpy.run_path(path, run_name="__main__")
             _refuse_missing(path)
             return runpy.run_module(path, run_name="__main__", alter_sys=True)
     finally:
@@ -81,7 +97,8 @@ def load_name(place: str, what: str) -> Any:
     """The object `NAME` of `FILE.py:NAME`, with the file's own folder first on the path.
 
     Raises MissingFileError when there is no such file, UnknownNameError when the file has no such
-    name; `what` says in the message what was expected.  What the file raises goes through.
+    name, FileFormatError when it is no Python; `what` says in the message what was expected.  What
+    the file raises goes through.
     """
     path, _, name = (place, "", "") if os.path.exists(place) else place.rpartition(":")
     refuse_no_source(path or place, f"cannot load {what} from", NO_MODEL)
@@ -96,7 +113,7 @@ def load_name(place: str, what: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, folder)
     try:
-        with install():
+        with install(), refusing_no_python(path):
             spec.loader.exec_module(module)
     finally:
         sys.path.remove(folder)
@@ -119,3 +136,31 @@ def refuse_no_source(path: str, doing: str, code: str) -> None:
         why = "it is no Python file (.py)"
     if why:
         raise MissingFileError(f"{doing} {path}: {why}", code=code)
+
+
+@contextlib.contextmanager
+def refusing_no_python(path: str) -> Iterator[None]:
+    """Where the block reads the file `path` and runs it: FileFormatError when it is no Python.
+
+    What the file raises once it runs goes through, a SyntaxError of what it imports included.
+    """
+    try:
+        yield
+    except (SyntaxError, ValueError) as error:
+        if not _is_about(error, os.path.abspath(path)):
+            raise
+        at = Where(os.path.abspath(path), getattr(error, "lineno", None) or 1)
+        why = getattr(error, "msg", None) or str(error)
+        raise FileFormatError(f"{path} is no Python: {why}", code=NO_PYTHON, at=at) from None
+
+
+def _is_about(error: SyntaxError | ValueError, path: str) -> bool:
+    """Whether Python could not read this file: no line of it has run when the error came."""
+    trace = error.__traceback__
+    while trace is not None:
+        if os.path.abspath(trace.tb_frame.f_code.co_filename) == path:
+            return False
+        trace = trace.tb_next
+    if not isinstance(error, SyntaxError):
+        return "null bytes" in str(error)  # as Python 3.11 has it
+    return error.filename is None or os.path.abspath(error.filename) == path

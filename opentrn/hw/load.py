@@ -87,7 +87,8 @@ def read_toml(file: Path) -> tuple[dict, str]:
     try:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
-        raise MissingFileError(f"cannot read {file.name}: {error}", code="hw.file") from error
+        why = error.strerror or str(error)
+        raise MissingFileError(f"cannot read {file}: {why}", code="hw.file") from error
     except UnicodeDecodeError as error:
         at = Where(str(file), 1)
         raise _refuse(f"{file.name} is no text: {error.reason}", "toml", at) from None
@@ -116,6 +117,12 @@ def read_value(value: Any, dimension: str, path: str, at: Where | None) -> Any:
     return _quantity(value, dimension, path, at)
 
 
+def _units(dimension: str) -> str:
+    """How a quantity of this dimension is written."""
+    own = [unit for unit, (_, measured) in units.UNITS.items() if measured == dimension and unit]
+    return f"write a number and its unit, one of {', '.join(own)}"
+
+
 def _plain(value: Any, dimension: str, path: str, at: Where | None) -> int | float:
     kinds = (int,) if dimension in _WHOLE else (int, float)
     if isinstance(value, bool) or not isinstance(value, kinds):
@@ -136,7 +143,7 @@ def _quantity(value: Any, dimension: str, path: str, at: Where | None) -> int | 
     try:
         found = units.parse(value)
     except TrnError as error:
-        raise _refuse(f"{path} = {error.what}", "unit", at, fix=error.fix) from None
+        raise _refuse(f"{path} = {error.what}", "unit", at, fix=_units(dimension)) from None
     if found.dimension == "1" and not value.strip().endswith("%"):
         raise _refuse(f"{path} = {value!r} has no unit; it is measured in {dimension}", "bare", at)
     if found.dimension != dimension:

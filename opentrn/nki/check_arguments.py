@@ -42,6 +42,8 @@ def read(text: str) -> Any:
     """The value written as `text`, with `dtype[sizes]` as Shaped; UsageError for another form."""
     try:
         return _value(ast.parse(text.strip(), mode="eval").body)
+    except UsageError:
+        raise
     except (SyntaxError, ValueError, DtypeError):
         raise UsageError(f"cannot read the argument {text!r}", code=SYNTAX) from None
 
@@ -67,7 +69,8 @@ def _value(node: ast.expr) -> Any:
         sizes = ast.literal_eval(node.slice)
         sizes = sizes if isinstance(sizes, tuple) else (sizes,)
         if not all(type(n) is int and n > 0 for n in sizes):
-            raise ValueError(sizes)
+            what = f"{ast.unparse(node)}: the sizes of a tensor are whole numbers from 1 on"
+            raise UsageError(what, code=SYNTAX)
         return Shaped(_dtype(node.value), sizes)
     if isinstance(node, ast.Tuple | ast.List):
         parts = [_value(one) for one in node.elts]

@@ -97,7 +97,9 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise MissingFileError(f"cannot read {path.name}: {error}", code="workloads.file") from None
+        what = f"cannot read {path}: {error.strerror or error}"
+        fix = "give the path of a config.json, or the name of a model (llama-3.1-70b)"
+        raise MissingFileError(what, code="workloads.file", fix=fix) from None
     except (ValueError, RecursionError) as error:
         raise FileFormatError(f"{path.name} is not JSON: {error}", code="workloads.file") from None
     if not isinstance(data, dict):

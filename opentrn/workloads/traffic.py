@@ -97,8 +97,8 @@ class Traffic:
             with path.open(encoding="utf-8-sig", newline="") as text:
                 return _parsed(path.name, csv.DictReader(text))
         except (OSError, UnicodeDecodeError) as error:
-            raise MissingFileError(f"cannot read {path.name}: {error}", code="workloads.traffic") \
-                from None  # fmt: skip
+            why = getattr(error, "strerror", None) or error
+            raise MissingFileError(f"cannot read {path}: {why}", code="workloads.traffic") from None
 
     def part(self, number: int, parts: int) -> Traffic:
         """Every `parts`-th request from `number` on: what one of so many replicas gets in turn."""

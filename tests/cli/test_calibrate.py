@@ -96,7 +96,7 @@ def test_tables_with_mistakes_are_refused_at_their_line(opentrn, script, tmp_pat
     path = tmp_path / "table.csv"
     path.write_text(table, encoding="utf-8")
     result = opentrn("calibrate", path)
-    assert result.status == 2
+    assert result.status == 1
     assert said in result.err
     assert "Traceback" not in result.err
 

@@ -82,9 +82,9 @@ def test_json_for_every_kernel_and_target(opentrn, kernels):
 
 def test_files_and_names_that_do_not_exist(opentrn, kernels, script):
     done = opentrn("check", "nothing.py", "--json")
-    assert (done.status, json.loads(done.err)["code"]) == (1, "dropin.kernel")
+    assert (done.status, json.loads(done.err)["code"]) == (2, "dropin.kernel")
     done = opentrn("check", f"{kernels}:goof", *ARG)
-    assert done.status == 1
+    assert done.status == 2
     assert "nearest: good" in done.err
     done = opentrn("check", script("x = 1\n", "empty.py"))
     assert done.status == 2

@@ -70,7 +70,7 @@ def test_show_without_a_name_lists_the_machines(opentrn):
 
 def test_show_refuses_an_unknown_name(opentrn):
     result = opentrn("show", "trn9")
-    assert (result.status, result.out) == (1, "")
+    assert (result.status, result.out) == (2, "")
     assert "trn9" in result.err.splitlines()[0]
     assert "  at    command line:1: opentrn show trn9" in result.err.splitlines()
 
@@ -144,10 +144,10 @@ def test_explain_knows_every_neuron_code_in_the_sources():
 
 def test_what_neuron_codes_point_to_is_there():
     from opentrn import base, isa
-    from opentrn.commands.explain import _load_rooms
     from opentrn.commands.neuron_codes import neuron_codes
+    from tests.house.test_definitions import import_everything
 
-    _load_rooms(None)
+    import_everything()
     for found in neuron_codes().values():
         assert found.meaning.endswith(".")
         for ours in found.ours:
@@ -163,14 +163,37 @@ def test_explain_without_a_code_lists_them(opentrn):
     assert {"dropin.script", "cli.code", "base.dtype", "NCC_EOOM001", "NRT_TIMEOUT"} <= set(listed)
 
 
+def test_explain_lists_every_code_that_any_module_declares():
+    from opentrn import base
+    from opentrn.commands.explain import _declared
+    from tests.house.test_definitions import import_everything
+
+    import_everything()
+    assert set(_declared(None)) == set(base.codes())
+
+
+def test_the_codes_of_frameworks_are_read_and_not_imported():
+    code = (
+        "import sys\nfrom opentrn.commands.explain import _declared\n"
+        "found = _declared(None)['frameworks.leaf']\n"
+        "print('torch' in sys.modules, 'jax' in sys.modules, found.meaning)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    from opentrn import base
+    from opentrn.frameworks.torch import nesting
+
+    meaning = base.explanation(nesting.LEAF).meaning
+    assert done.stdout == f"False False {meaning}\n"
+
+
 def test_explain_refuses_an_unknown_code_with_the_nearest(opentrn):
     result = opentrn("explain", "dropin.scrpt")
-    assert result.status == 1
+    assert result.status == 2
     lines = result.err.splitlines()
     assert lines[0].startswith("there is no error code dropin.scrpt; did you mean dropin.script")
     assert lines[1] == "  at    command line:1: opentrn explain dropin.scrpt"
     assert lines[-1] == "  more  opentrn explain cli.code"
-    assert opentrn("explain", "NCC_NOTHING").status == 1
+    assert opentrn("explain", "NCC_NOTHING").status == 2
 
 
 def test_doctor_tells_versions_and_extras(opentrn):
@@ -239,12 +262,12 @@ def test_a_usage_error_of_a_room_has_status_2():
     from click.testing import CliRunner
 
     from opentrn.base import UsageError
-    from opentrn.cli import _Command
+    from opentrn.commands.ending import Command, command_line
 
     def body():
-        raise UsageError("cannot mean anything", code="sample.usage")
+        raise UsageError("cannot mean anything", code="sample.usage", at=command_line())
 
-    group = click.Group(commands={"x": _Command("x", callback=body)})
+    group = click.Group(commands={"x": Command("x", callback=body)})
     result = CliRunner().invoke(group, ["x"])
     assert result.exit_code == 2
     assert result.output.startswith("cannot mean anything\n")

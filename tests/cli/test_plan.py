@@ -46,12 +46,12 @@ def test_fit_and_serve(opentrn):
 
 def test_refusals_are_short_and_have_codes(opentrn):
     for arguments, code, status in (
-        (("llama-9",), "workloads.unknown", 1),
-        (("llama-3.1-8b", "--count", "0"), "plan.request", 2),
+        (("llama-9",), "workloads.unknown", 2),
+        (("llama-3.1-8b", "--count", "0"), "cli.usage", 2),
         (("llama-3.1-8b", "--tokens", "-5"), "plan.request", 2),
         (("llama-3.1-405b", "--count", "1"), "plan.memory", 1),
         (("llama-3.1-8b", "--tokens", "15e12", "--deadline", "1d"), "plan.limit", 1),
-        (("llama-3.1-8b", "--on", "tnr2"), "cost.platform", 1),
+        (("llama-3.1-8b", "--on", "tnr2"), "cost.platform", 2),
     ):
         done = opentrn("plan", *arguments)
         assert (done.status, code in done.err) == (status, True), (arguments, done.err)
@@ -104,7 +104,7 @@ def test_numbers_that_cannot_be_and_options_that_do_nothing(opentrn):
     for arguments, words in (
         (("--tokens", "nan"), "tokens is nan"),
         (("--tokens", "inf"), "tokens is inf"),
-        (("--serve", "--prompt", "-5"), "prompt is -5"),
+        (("--serve", "--prompt", "-5"), "-5 is not in the range x>=1"),
         (("--serve", "--tpot", "0"), "tpot is 0"),
         (("--serve", "--weight-bytes", "0"), "weight is 0"),
         (("--batch", "0"), "at    command line:1"),
@@ -121,18 +121,18 @@ def test_numbers_that_cannot_be_and_options_that_do_nothing(opentrn):
         done = opentrn("plan", "llama-3.1-8b", *arguments)
         assert (done.status, words in done.err) == (2, True), (arguments, done.err)
     done = opentrn("compare", "--job", "llama-3.1-8b", "--chips", "0", "trn1")
-    assert (done.status, "chips is 0" in done.err) == (2, True)
+    assert (done.status, "0 is not in the range x>=1" in done.err) == (2, True)
 
 
 def test_files_of_prices_that_are_none(opentrn, tmp_path):
     (tmp_path / "garbage.csv").write_bytes(b"\xff\xfe\x00,1,2\n")
     (tmp_path / "words.toml").write_text("price, 5\n")
-    for file, words in (
-        ("garbage.csv", "is no text"), ("words.toml", "hw.toml"), ("gone.toml", "hw.file"),
-        (".", "hw.file"),
+    for file, words, status in (
+        ("garbage.csv", "is no text", 1), ("words.toml", "hw.toml", 1),
+        ("gone.toml", "hw.file", 2), (".", "hw.file", 2),
     ):  # fmt: skip
         done = opentrn("plan", "llama-3.1-8b", "--tokens", "1e9", "--prices", file)
-        assert (done.status, words in done.err) == (1, True), (file, done.err)
+        assert (done.status, words in done.err) == (status, True), (file, done.err)
         assert len(done.err.strip().splitlines()) == 5, done.err
 
 

@@ -61,21 +61,21 @@ def test_other_errors_keep_their_traceback(opentrn, script):
     lines = result.err.splitlines()
     assert lines[0] == "Traceback (most recent call last):"
     assert lines[1] == f'  File "{path}", line 5, in <module>'
-    assert lines[-1] == "KeyError: 'k'"
-    assert "opentrn" not in result.err.replace(str(path), "")
+    assert lines[-2] == "KeyError: 'k'"
+    assert "opentrn" not in "".join(lines[:-1]).replace(str(path), "")
 
 
 def test_a_chain_of_errors_is_kept(opentrn, script):
     path = script("try:\n    1 / 0\nexcept ZeroDivisionError:\n    raise ValueError('then')\n")
     result = opentrn("run", path)
     assert "ZeroDivisionError" in result.err
-    assert result.err.splitlines()[-1] == "ValueError: then"
+    assert result.err.splitlines()[-2] == "ValueError: then"
 
 
 def test_a_syntax_error_is_shown_at_its_line(opentrn, script):
     result = opentrn("run", script("x = 1\ny = = 2\n"))
     assert result.status == 1
-    assert "line 2" in result.err
+    assert "  at    script.py:2: y = = 2" in result.err.splitlines()
     assert "runpy" not in result.err
 
 
@@ -86,7 +86,7 @@ def test_the_scripts_exit_status_is_the_commands(opentrn, script, code, status):
 
 def test_a_missing_script_is_refused_on_the_command_line(opentrn):
     result = opentrn("run", "absent.py", "x y")
-    assert result.status == 1
+    assert result.status == 2
     lines = result.err.splitlines()
     assert lines[0] == "cannot run absent.py: there is no such file"
     assert lines[1] == "  at    command line:1: opentrn run absent.py 'x y'"
@@ -96,7 +96,7 @@ def test_a_missing_script_is_refused_on_the_command_line(opentrn):
 
 def test_an_unknown_target_is_refused_before_the_script_runs(opentrn, script):
     result = opentrn("run", "--target", "trn9", script("print('ran')\n"))
-    assert (result.status, result.out) == (1, "")
+    assert (result.status, result.out) == (2, "")
     assert "trn9" in result.err.splitlines()[0]
     assert "opentrn run --target trn9" in result.err
     assert len(result.err.splitlines()) == 5
@@ -219,10 +219,10 @@ def test_errors_of_a_kernel_show_the_scripts_lines_only(opentrn, script):
         f'File "{path}", line 8, in kernel',
         f'File "{path}", line 4, in helper',
     ]
-    assert shown.splitlines()[-1] == "ValueError: mine"
+    assert shown.splitlines()[-2] == "ValueError: mine"
     full = opentrn("run", path, env={"OPENTRN_TRACEBACK": "full"}).err
     assert "launch.py" in full
-    assert full.splitlines()[-1] == "ValueError: mine"
+    assert full.splitlines()[-2] == "ValueError: mine"
 
 
 @pytest.mark.parametrize("version", ["0.1", "0.2", "0.6"])
@@ -236,7 +236,7 @@ def test_calls_that_do_not_fit_are_refused_at_their_line_in_every_version(opentr
         "kernel(np.zeros((4, 4), np.float32))\n"
     )
     told = opentrn("run", "--nki", version, path)
-    assert told.status == 2
+    assert told.status == 1
     assert told.err.splitlines()[1] == f"  at    script.py:5: {call}"
     unknown = script(path.read_text().replace("value=2", "wibble=2"))
     told = opentrn("run", "--nki", version, unknown)

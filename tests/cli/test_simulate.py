@@ -65,7 +65,7 @@ def test_serving_in_simulated_time(opentrn, tmp_path):
 def test_refusals(opentrn):
     for arguments, words, status in (
         (("llama-3.1-8b",), "cluster.job", 2),
-        (("llama-3.1-8b", "--time", "1d", "--mtbf", "chips=3"), "cluster.fault", 1),
+        (("llama-3.1-8b", "--time", "1d", "--mtbf", "chips=3"), "cluster.fault", 2),
         (("llama-3.1-8b", "--time", "1d", "--mtbf", "chip"), "NAME=NUMBER", 2),
         (("llama-3.1-8b", "--time", "1d", "--set", "write=0"), "cluster.setting", 2),
         (("llama-3.1-8b", "--time", "1d", "--set", "jitter=5"), "from 0 to 1", 2),
@@ -78,7 +78,7 @@ def test_refusals(opentrn):
         (("llama-3.1-405b", "--time", "1d"), "plan.memory", 1),
         (("llama-3.1-8b", "--serve"), "workloads.traffic", 2),
         (("llama-3.1-8b", "--serve", "--rate", "-1"), "workloads.traffic", 2),
-        (("llama-3.1-8b", "--serve", "--trace", "none.csv"), "workloads.traffic", 1),
+        (("llama-3.1-8b", "--serve", "--trace", "none.csv"), "workloads.traffic", 2),
     ):
         done = opentrn("simulate", *arguments)
         assert (done.status, words in done.err) == (status, True), (arguments, done.err)

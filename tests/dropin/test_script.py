@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from opentrn.base import MissingFileError, TrnError, hide_frames
+from opentrn.base import FileFormatError, MissingFileError, TrnError, hide_frames
 from opentrn.dropin import run_script
 
 
@@ -80,12 +80,18 @@ def test_errors_go_through_with_the_scripts_own_traceback(script):
     assert lines == [(path, 5), (path, 2)]
 
 
-def test_a_syntax_error_has_no_traceback_of_ours(script):
+def test_a_file_that_is_no_python_is_refused_at_its_line(script):
+    path = script("x = 1\nx = = 1\n")
+    with pytest.raises(FileFormatError, match="is no Python: invalid syntax") as caught:
+        run_script(path)
+    assert (caught.value.at.file, caught.value.at.line) == (path, 2)
+    assert caught.value.code == "dropin.python"
+
+
+def test_a_syntax_error_that_a_script_raises_goes_through(script):
     with pytest.raises(SyntaxError) as caught:
-        run_script(script("x = = 1\n"))
-    hide_frames(caught.value.with_traceback(caught.value.__traceback__.tb_next))
-    trace = caught.value.__traceback__
-    assert trace is None
+        run_script(script("compile('x = =', 'made', 'exec')\n"))
+    assert caught.value.filename == "made"
 
 
 def test_missing_scripts_directories_and_modules_are_refused(tmp_path):
