@@ -151,6 +151,7 @@ def time(
     algorithm cannot run.
     """
     name = algorithm or pick(collective, nbytes, topology)
+    levels = topology.nodes > 1 or planes(topology) > 1
     if topology.ranks == 1:
         copying = rates(topology.chip).copy
         parts = (Part("copy", 0, 0.0, nbytes / copying.value, copying.grade, copying.grade),)
@@ -161,9 +162,9 @@ def time(
     elif name == "flat":
         parts = (_flat(nbytes, topology, _phases(collective)),)
     else:
+        _refuse_one_level(name, levels)
         inner = None if name == "hier" else algorithm
         parts = tuple(_levels(collective, nbytes, topology, inner))
-    levels = topology.nodes > 1 or planes(topology) > 1
     shown = "hier" if levels and name != "flat" else name
     return Timing(collective, shown, nbytes, topology.ranks, parts)
 
@@ -220,6 +221,14 @@ def _across_nodes(nbytes: float, t: Topology, phases: int) -> Part:
         ways.append((phases * int(log2(x)), moving))
     steps, moving = min(ways, key=lambda way: way[0] * t.network_latency + way[1])
     return Part("network", steps, steps * t.network_latency, moving, "stated", own.network.grade)
+
+
+def _refuse_one_level(name: str, levels: bool) -> None:
+    """UsageError `comm.ranks` for `hier` where there is nothing to put together."""
+    if name == "hier" and not levels:
+        raise UsageError(
+            "a hierarchy of one level", code="comm.ranks", fix="ask for more nodes (-N)"
+        )
 
 
 def _flat(nbytes: float, t: Topology, phases: int) -> Part:

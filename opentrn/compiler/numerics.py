@@ -83,8 +83,12 @@ def before_linking(mode: str, graph: Graph) -> Choice | None:
 def after_linking(mode: str, graph: Graph, instructions: int) -> Choice:
     """The choice for a chosen graph and the length of its program.
 
-    Raises UsageError `compiler.numerics` for fast numerics of a program whose time depends on data.
+    Raises UsageError `compiler.numerics` for fast numerics of a program whose time depends on data,
+    and for a mode that is none, or that computes nothing: a linked program computes.
     """
+    if check_mode(mode) == "none":
+        raise UsageError("numerics 'none' of a linked program", code="compiler.numerics",
+                         fix="compiler.outline times it without linking")  # fmt: skip
     loops = any(v.op == "while" for v in graph)
     if loops and mode == "fast":
         why = "fast numerics do not count how often, and its time depends on it"

@@ -107,6 +107,8 @@ def test_a_flat_ring_goes_round_all_nodes():
     assert time("all_reduce", 1 << 30, place(128, "trn2.48xlarge", 2)).algorithm == "hier"
     with pytest.raises(UsageError, match="several nodes"):
         time("all_reduce", 1 << 30, place(32, "trn1.32xlarge"), "flat")
+    with pytest.raises(UsageError, match="one level"):
+        time("all_reduce", 1 << 30, place(32, "trn1.32xlarge"), "hier")
 
 
 def test_one_ring_does_not_fill_the_links_of_trn2():

@@ -186,6 +186,13 @@ def test_auto_chooses_by_size_and_says_so():
     assert before_linking("auto", huge).mode == "none"
 
 
+@pytest.mark.parametrize("mode", ["quick", "none"])
+def test_a_linked_program_has_no_such_numerics(mode):
+    with pytest.raises(UsageError) as refused:
+        compiler.compile_graph(graph_of("gelu"), numerics=mode)
+    assert refused.value.code == "compiler.numerics"
+
+
 def test_none_times_only():
     graph = graph_of("gelu")
     outline = opentrn.compile(graph, numerics="none")
