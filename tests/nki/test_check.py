@@ -230,10 +230,14 @@ def test_argument_texts():
 
 
 @pytest.mark.parametrize(
-    "text", ["a", "=1", "a=float33[2]", "a=float32[x]", "a=float32[0]", "a=1+"]
+    ("text", "what"),
+    [
+        *((text, "cannot read") for text in ("a", "=1", "a=float33[2]", "a=float32[x]", "a=1+")),
+        ("a=float32[0]", "whole numbers from 1 on"),
+    ],
 )
-def test_argument_texts_that_cannot_be_read(text):
-    with pytest.raises(TrnError, match="cannot read") as caught:
+def test_argument_texts_that_cannot_be_read(text, what):
+    with pytest.raises(TrnError, match=what) as caught:
         read_pair(text)
     assert caught.value.code == "nki.check_argument"
 
