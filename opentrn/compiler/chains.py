@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from opentrn.compiler.narrow import device_dtype
 from opentrn.graph import OPS, Elementwise, Graph, Note, Value, make, splat_of
 from opentrn.nki import kernels
 
@@ -86,8 +87,9 @@ def number_of(value: Value) -> bool | int | float | None:
         return bool(number)
     if value.dtype.kind == "float":
         return number
-    # Beyond 2^53 a float is not exact; such a number is read from memory.
-    return int(number) if abs(number) < 2**53 else None
+    # What the chip's 32 bits do not hold is read from memory, where it is refused.
+    held = device_dtype(value.dtype)
+    return int(number) if held.min <= number <= held.max else None
 
 
 def chains(graph: Graph, notes: list[Note] | None = None) -> Graph:

@@ -269,7 +269,10 @@ def _pad(value: Value) -> Use | no:
         return no("the filling is not known when the program is compiled")
     if any(a.interior) or min((*a.low, *a.high), default=0) < 0:
         return no("the kernel fills before and after, not between, and cuts nothing")
-    number = number if value.dtype.kind == "float" else int(number)
+    if value.dtype.kind != "float":
+        number, held = int(number), device_dtype(value.dtype)
+        if value.dtype.kind != "bool" and not held.min <= number <= held.max:
+            return no(f"the chip's {held} does not hold the filling {number}")
     args = (value.args[0], number, a.low, a.high)
     return Use(value, kernels.pad, args, {}, "moved by DMA, filled from SBUF")
 

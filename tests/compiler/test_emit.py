@@ -124,6 +124,17 @@ def test_a_constant_out_of_range_is_refused():
         compiler.compile(graph_of(g.input("i", (2,), "int64") + big))
 
 
+def test_a_number_of_a_chain_or_a_filling_out_of_range_is_refused():
+    """One number everywhere is no buffer; saturated to 2^31 - 1 it would be another number."""
+    x = g.input("x", (4,), "int64")
+    with pytest.raises(DtypeError) as refused:
+        compiler.compile_graph(graph_of(x * g.like(x, 2_654_435_761)))
+    assert refused.value.code == "compiler.narrow"
+    filled = g.pad(x, g.full((), 2**40, "int64"), low=(1,), high=(0,), interior=(0,))
+    with pytest.raises(UnsupportedError, match="does not hold the filling"):
+        compiler.compile_graph(graph_of(filled))
+
+
 # ---------------------------------------------------------------------- memory
 
 
