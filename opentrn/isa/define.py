@@ -426,6 +426,10 @@ class Instr:
         """`[(operand, reason), …]`: operands that chips were seen to treat otherwise, a finding."""
         return []
 
+    def undefined(self) -> list[tuple[str, str]]:
+        """`[(operand, reason), …]`: operands of which nothing says what chips do, a finding."""
+        return []
+
     def parts(self, name: str, view) -> tuple:
         """The parts of an operand's view that are read or written (when `partial` is set)."""
         return (view,)

@@ -131,6 +131,14 @@ class memset(VectorInstr):
             f"pass value={int(i.value)}" if number and i.value % 1 == 0 else "pass an integer",
         )
 
+    def undefined(i):
+        """`[(operand, reason), …]`: an integer that the dtype of dst does not have."""
+        kept = int(one(i.value, i.dst.dtype).flat[0]) if i.dst.dtype.is_integer else i.value
+        if kept == i.value:
+            return []
+        why = f"{i.value} is no {i.dst.dtype}; it saturates to {kept} here, as casts of engines do"
+        return [("value", why)]
+
     def run(i):
         """One element; the store repeats it."""
         return {"dst": one(i.value, i.dst.dtype)}

@@ -31,7 +31,10 @@ STEP_LIMIT = 1_000_000
 # Arrays kept for reuse: allocating and page-faulting a fresh tile costs more than filling one.
 POOL_BYTES = 256 << 20
 # Checks about how an instruction is used; the others are about what is in memory.
-MISUSES = ("ignored_operand", "disputed_operand", "activation_range", "duplicate_indices")
+MISUSES = (
+    "ignored_operand", "disputed_operand", "undefined_operand", "activation_range",
+    "duplicate_indices",
+)  # fmt: skip
 
 
 class Machine:

@@ -65,6 +65,7 @@ def _plan(form) -> Plan:
         ignored=(
             *_noticed("ignored_operand", form, form.ignored()),
             *_noticed("disputed_operand", form, form.disputed()),
+            *_noticed("undefined_operand", form, form.undefined()),
         ),
     )
 

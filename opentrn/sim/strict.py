@@ -24,6 +24,7 @@ class Strict:
     mutated_input      an input is written but not returned, so the caller may not see it
     ignored_operand    an operand the hardware does not use for this operator
     disputed_operand   an operand that users saw a chip not use, against the specification
+    undefined_operand  an operand of which nothing says what the chip makes of it
     activation_range   inputs of an activation function outside the range where it is defined
     duplicate_indices  rows named more than once where unique_indices promises they are not
 
@@ -43,6 +44,7 @@ class Strict:
     mutated_input: Action = "report"
     ignored_operand: Action = "report"
     disputed_operand: Action = "report"
+    undefined_operand: Action = "report"
     activation_range: Action = "report"
     duplicate_indices: Action = "report"
     precise: bool = True
@@ -157,6 +159,13 @@ declare(
     rule="the specification holds here, unless behaviour as observed is asked for",
     fix="use an operator of which nobody doubts it, e.g. nl.relu or a tensor_scalar",
     fault="disputed",
+)
+declare(
+    "sim.undefined_operand",
+    "Nothing says what the chip makes of an operand.",
+    rule="a number fits the dtype it is written as",
+    fix="pass a number the dtype has",
+    fault="undefined",
 )
 declare(
     "sim.dynamic_bounds",

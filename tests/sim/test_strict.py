@@ -76,9 +76,16 @@ def disputed_operand(x):
     return stored(t)
 
 
+def undefined_operand(x):
+    t = nl.ndarray((16, 16), nl.int8)
+    nisa.memset(t, 300)
+    return stored(t)
+
+
 KERNELS = [
     uninitialised, unwritten_output, partial_output, accumulate_unset, reset_in_reduction,
     read_open_group, mutated_input, ignored_operand, disputed_operand,
+    undefined_operand,
 ]  # fmt: skip
 each = pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.__name__)
 
