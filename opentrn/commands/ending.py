@@ -112,12 +112,23 @@ def show_usage(error: click.UsageError, *, as_json: bool) -> int:
     context = error.ctx or click.get_current_context(silent=True)
     usage, fix = "", ""
     if context is not None:
-        usage = " ".join(context.get_usage().split())
+        usage = " ".join(context.get_usage().split()).removeprefix("Usage: ")
+        usage = _help_of(error, context) or usage
         fix = f"`{context.command_path} --help` tells what it takes"
     what = " ".join(error.format_message().split()).rstrip(".")
     what = what[:1].lower() + what[1:]
     refusal = UsageError(what, code=USAGE, at=command_line(), rule=usage, fix=fix)
     return show_refusal(refusal, as_json=as_json) and WRONG
+
+
+def _help_of(error: click.UsageError, context: click.Context) -> str:
+    """What the option is for whose value is wrong; "" where none is named or it has no help."""
+    hint = getattr(error, "param_hint", None) or ""
+    for option in context.command.params:
+        if option is getattr(error, "param", None) or hint in option.opts:
+            told = getattr(option, "help", None)
+            return f"{option.opts[0]}: {told}" if told else ""
+    return ""
 
 
 def command_line() -> Any:

@@ -149,7 +149,7 @@ def _quantity(value: Any, dimension: str, path: str, at: Where | None) -> int | 
     if found.dimension != dimension:
         raise _refuse(
             f"{path} = {value!r} is measured in {found.dimension}, wanted {dimension}",
-            "dimension", at,
+            "dimension", at, fix=_units(dimension),
         )  # fmt: skip
     if not found.value > 0:
         raise _refuse(f"{path} = {value!r}: wanted more than zero", "zero", at)

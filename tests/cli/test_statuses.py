@@ -107,6 +107,12 @@ def test_an_unknown_command_or_option_before_it(opentrn):
     assert five(opentrn("--wibble", "show").err)[0] == "no such option '--wibble'"
 
 
+def test_a_value_that_is_none_is_told_with_what_the_option_is_for(opentrn):
+    lines = five(opentrn("simulate", "llama-3.1-8b", "--set", "4apples", "--time", "1d").err)
+    assert lines[0] == "invalid value for --set: '4apples' is not NAME=NUMBER"
+    assert lines[2].startswith("  rule  --set: Seconds: detect, replace,")
+
+
 def test_a_missing_argument_as_json(opentrn):
     result = opentrn("compile", "--json")
     assert result.status == 2

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 import opentrn.nki as nki
+import opentrn.nki.isa as nisa
+import opentrn.nki.language as nl
 from opentrn.profiler import page_pieces, profile, save_page
 from opentrn.profiler.page import ASSETS, SCRIPTS
 from opentrn.profiler.page_data import REASONS, packed, unpacked
@@ -183,6 +185,42 @@ def test_a_browser_draws_it_without_errors_and_without_a_network(text, tmp_path)
     for piece in ("Bound by", "hbm_reload_bytes", "<polyline", "tiles alive at", "pairs.py"):
         assert piece in dom
     assert asked == set()
+
+
+@nki.jit
+def beside(x):
+    out = nl.ndarray((128, 512), x.dtype, buffer=nl.shared_hbm)
+    for n in (0, 32, 64, 96):
+        part = nl.ndarray((32, 512), x.dtype, buffer=nl.sbuf, address=(n, 0))
+        nisa.dma_copy(dst=part, src=x[n : n + 32, :])
+        nisa.dma_copy(dst=out[n : n + 32, :], src=part)
+    return out
+
+
+COUNT = """<script>
+const drawn = [];
+const fill = CanvasRenderingContext2D.prototype.fillRect;
+CanvasRenderingContext2D.prototype.fillRect = function (x, y, wide, high) {
+  if (this.canvas.id === "sbuf" && this.globalAlpha === 0.72) drawn.push([x, y, wide, high]);
+  document.documentElement.dataset.drawn = JSON.stringify(drawn);
+  return fill.call(this, x, y, wide, high);
+};
+</script>
+"""
+
+
+def test_tiles_beside_each_other_are_not_drawn_on_each_other(tmp_path):
+    program = browser()
+    run = nki.run(beside, pairs.numbers(128, 512, dtype=np.float32))
+    made = "".join(page_pieces([profile(run.timeline())]))
+    page = tmp_path / "beside.html"
+    page.write_text(made.replace("<style>", COUNT + "<style>", 1), encoding="utf-8")
+    dom, _, _ = drawn(program, page, tmp_path)
+    boxes = json.loads(html.unescape(re.search(r'data-drawn="(.*?)"', dom)[1]))[:4]
+    tops = sorted(y for _, y, _, _ in boxes)
+    assert len(boxes) == 4
+    assert all(b - a > boxes[0][3] for a, b in zip(tops, tops[1:], strict=False))
+    assert re.search(r"<td[^>]*>(0 to 31|32 to 63|64 to 95|96 to 127)</td>", dom)
 
 
 def test_the_browser_test_would_see_a_request(tmp_path):
