@@ -8,7 +8,7 @@ results, then the new values of variables.
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from opentrn.base import NotBuiltError, UnsupportedError, UsageError, Where, declare
@@ -64,7 +64,8 @@ class Lowered:
 
     The graph's inputs are the tensors among the arguments, in order, then `captured`: variables
     (resource handles) and constants. Its outputs are the tensors of `outputs`, the tree the
-    function returns, then the new values of captured[i] for each i of `updates`.
+    function returns, then the new values of captured[i] for each i of `updates`.  `names` are those
+    of arguments given by name, in order, `fixed` the arguments that are no tensors.
     """
 
     graph: Graph
@@ -72,6 +73,8 @@ class Lowered:
     captured: tuple[Any, ...]
     updates: tuple[int, ...]
     outputs: Any
+    names: tuple[str, ...] = ()
+    fixed: tuple[Any, ...] = ()
 
     def values(self) -> list[Any]:
         """What is captured, as NumPy arrays, at this moment."""
@@ -119,7 +122,9 @@ def lower(function: Callable, args: Sequence[Any] = (), kwargs: dict | None = No
         )
     except (ValueError, tf.errors.OpError) as problem:
         raise _refused(problem, places) from problem
-    return _lowered(function, concrete, specs, placed(text, places))
+    fixed = tuple(leaf for leaf, kind in zip(leaves, kinds, strict=True) if kind is None)
+    made = _lowered(function, concrete, specs, placed(text, places))
+    return replace(made, names=tuple(sorted(kwargs or {})), fixed=fixed)
 
 
 def _lowered(function: Callable, concrete: Any, specs: list[Any], text: str) -> Lowered:

@@ -5,7 +5,7 @@ the function assigns come back into them, so that a training step trains the mod
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from opentrn.base import UsageError
@@ -25,8 +25,12 @@ class Traced(Program):
         Raises UsageError `frameworks.tf_model` for arguments that are not like the examples.
         """
         tf = tensorflow()
-        given = [leaf for leaf in tf.nest.flatten((args, kwargs)) if spec_of(leaf) is not None]
-        arrays = [*map(_array, given)]
+        leaves = tf.nest.flatten((args, kwargs))
+        traced = [spec_of(leaf) is not None for leaf in leaves]
+        pairs = list(zip(leaves, traced, strict=True))
+        _refuse_names(kwargs, self.lowered.names)
+        _refuse_fixed([leaf for leaf, own in pairs if not own], self.lowered.fixed)
+        arrays = [_array(leaf) for leaf, own in pairs if own]
         _refuse_others(arrays, self.lowered.arguments)
         found = self.run([*arrays, *self.lowered.values()])
         count = len(found) - len(self.lowered.updates)
@@ -42,6 +46,30 @@ def _array(leaf: Any) -> Any:
     import numpy as np
 
     return leaf.numpy() if hasattr(leaf, "numpy") else np.asarray(leaf)
+
+
+def _refuse_names(given: Mapping[str, Any], names: Sequence[str]) -> None:
+    """Arguments by name stand in the order of their names: other names would mix them up."""
+    if given and sorted(given) != list(names):
+        told = f"by the names {', '.join(names)}" if names else "by place"
+        raise UsageError(f"the example gives arguments {told}, the call {', '.join(given)}",
+                         code=MODEL, fix="give arguments as the example does")  # fmt: skip
+
+
+def _refuse_fixed(given: Sequence[Any], fixed: Sequence[Any]) -> None:
+    """What is no tensor is part of the program: it may be left out, but not be another."""
+    if given and (len(given) != len(fixed) or not all(map(_same, given, fixed))):
+        raise UsageError(
+            f"the program is traced for {', '.join(map(repr, fixed)) or 'tensors alone'}; it was "
+            f"given {', '.join(map(repr, given))}", code=MODEL,
+            rule="arguments that are no tensors are fixed when a program is traced",
+            fix="trace it again for these arguments",
+        )  # fmt: skip
+
+
+def _same(one: Any, other: Any) -> bool:
+    plain = type(one) is type(other) and isinstance(one, (bool, int, float, str))
+    return one is other or (plain and one == other)
 
 
 def _refuse_others(arrays: Sequence[Any], specs: Sequence[Any]) -> None:

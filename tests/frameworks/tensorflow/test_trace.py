@@ -59,6 +59,22 @@ def test_a_function_with_a_tree_of_results():
     assert traced.device_seconds > 0
 
 
+def test_a_call_gives_what_the_example_gave():
+    def f(b, a, times=2):
+        return b * 10.0 + a * times
+
+    x, y = floats(3), floats(3)
+    traced = neuron.trace(f, (x, y, 3))
+    near(traced(x, y).numpy(), x * 10 + y * 3)
+    near(traced(x, y, 3).numpy(), x * 10 + y * 3)
+    with pytest.raises(UsageError, match="traced for 3; it was given 5"):
+        traced(x, y, 5)
+    with pytest.raises(UsageError, match="by place"):
+        traced(b=x, a=y)
+    named = neuron.trace(f, {"b": x, "a": y})
+    near(named(a=y, b=x).numpy(), x * 10 + y * 2)
+
+
 def test_a_training_step_trains_the_variables():
     w, b = tf.Variable(floats(6, 3), name="w"), tf.Variable(np.zeros(3, np.float32), name="b")
     count = tf.Variable(0, dtype=tf.int64, name="count")
