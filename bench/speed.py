@@ -268,9 +268,53 @@ def startup() -> list[Figure]:
     ]
 
 
+def fast() -> list[Figure]:
+    """Fast numerics of compiled models beside eager bfloat16 on the CPU, on one thread."""
+    if importlib.util.find_spec("transformers") is None:
+        return []
+    import torch
+    import transformers
+
+    torch.set_num_threads(1)
+    bert = transformers.BertModel(transformers.BertConfig(
+        hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536,
+    ))  # fmt: skip
+    llama = transformers.LlamaForCausalLM(transformers.LlamaConfig(
+        vocab_size=4096, hidden_size=512, intermediate_size=1408, num_hidden_layers=8,
+        num_attention_heads=8, num_key_value_heads=4,
+    ))  # fmt: skip
+    return [beside_eager("minilm", bert, (8, 128)), beside_eager("llama", llama, (2, 256))]
+
+
+def beside_eager(name: str, model, shape: tuple[int, int]) -> Figure:
+    """One model of transformers, its ids of this shape."""
+    import torch
+
+    from opentrn import compiler, runtime
+    from opentrn.graph import from_torch
+
+    class Plain(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, ids):
+            return self.model(input_ids=ids)[0]
+
+    model.config.use_cache = False
+    given, held = (torch.randint(0, 4096, shape),), Plain().eval()
+    graph = from_torch(held, given, pure=True)
+    device = runtime.load(compiler.compile(graph, dtype="bfloat16", numerics="fast"))
+    half = held.bfloat16()
+    with torch.no_grad():
+        eager, ours = medians(lambda: half(*given), lambda: device(*given))
+    note = f"{ours * 1e3:.0f} ms beside {eager * 1e3:.0f} ms"
+    return Figure(f"fast.{name}", ours / eager, "x eager bfloat16", 2.5, "less", note)
+
+
 MEASUREMENTS = {
     "matmul": matmul, "overhead": overhead, "timing": timing, "loop": loop,
-    "straight": straight, "startup": startup,
+    "straight": straight, "startup": startup, "fast": fast,
 }  # fmt: skip
 
 

@@ -129,6 +129,8 @@ def _matmul(value: Value) -> Use | no:
     x, y = value.args
     if x.dtype.kind != "float" or value.dtype.kind != "float":
         return no(f"the Tensor Engine multiplies floats, not {x.dtype}")
+    if x.dtype != y.dtype:
+        return no(f"the kernel multiplies operands of one dtype, not {x.dtype} and {y.dtype}")
     d, lead = value.attrs, tuple(range(value.args[1].rank - 2))
     plain = (
         d.lhs_contracting == (x.rank - 1,)

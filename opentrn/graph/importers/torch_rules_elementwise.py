@@ -394,6 +394,12 @@ def to_copy(g: Builder, self: Value, dtype: str | None = None) -> Value:
     return self if dtype is None else g.cast(self, dtype)
 
 
+@torch_op("prims::convert_element_type(Tensor a, ScalarType dtype) -> Tensor")
+def convert_element_type(g: Builder, a: Value, dtype: str) -> Value:
+    """The same numbers in another dtype; a number of Python's that became an input is one."""
+    return g.cast(a, dtype)
+
+
 @torch_op("aten::to.dtype(Tensor(a) self, ScalarType dtype, bool non_blocking=False, bool "
           "copy=False, MemoryFormat? memory_format=None) -> Tensor(a)")
 def to_dtype(g: Builder, self: Value, dtype: str) -> Value:
