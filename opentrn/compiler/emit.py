@@ -4,7 +4,7 @@ A kernel is traced once for each signature; every further call is linked from th
 repeated layers cost a copy of their instructions and nothing more.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from opentrn.compiler.choose import Repeat, Use
 from opentrn.compiler.foreign import emit_foreign
 from opentrn.compiler.loops import emit_loop
 from opentrn.compiler.narrow import device_dtype
+from opentrn.compiler.pieces import Cut, cut_of, options_of, piece_of, views_in
 from opentrn.compiler.views import view_of
 from opentrn.graph import Graph, Value
 from opentrn.isa import Buffer, Builder, Call, Program, View
@@ -199,41 +200,66 @@ class Emitter:
         """The view of a kernel's result; the call is linked with the first value it makes."""
         key = (use.kernel, use.args, _frozen(use.options))
         shared = use.kernel in SEVERAL
-        call, recording = (self.made.get(key) if shared else None) or self._linked(use)
+        if shared and key in self.made:
+            call, recording = self.made[key]
+            return call.view(recording.results[use.result])
+        actual: list[View] = []
+        args = tuple([self._argument(a, actual, *use.reads(n)) for n, a in enumerate(use.args)])
+        cut = cut_of(use, args)
+        if cut is not None:
+            return self._in_pieces(use, args, cut)
+        recording = self.recorded(use, args)
+        call = self.link_call(use, recording, actual)
         if shared:
             self.made[key] = call, recording
         return call.view(recording.results[use.result])
 
-    def _linked(self, use: Use) -> tuple[Call, Recording]:
-        """Link one kernel call."""
-        actual: list[View] = []
-        args = tuple([self._argument(a, actual, *use.reads(n)) for n, a in enumerate(use.args)])
-        recording = self.recorded(use, args)
-        return self.link_call(use, recording, actual), recording
+    def _in_pieces(self, use: Use, args: tuple, cut: Cut) -> View:
+        """One kernel call for each piece of a result, all of them linked from one recording."""
+        result = whole(self.builder.buffer("hbm", cut.shape, cut.dtype))
+        part = replace(use, options=options_of(use, cut))
+        first: list[View] = []
+        for start in range(0, cut.shape[cut.axis], cut.length):
+            target = result.slice(cut.axis, start, start + cut.length)
+            given = (*piece_of(use, args, cut, start), target)
+            views = views_in(given)
+            if not first:
+                recording, first = self.recorded(part, given), views
+            further = [v.offset - own.offset for v, own in zip(views, first, strict=True)]
+            self.link_call(part, recording, views, further)
+        return result
 
     def recorded(self, use: Use, args: tuple) -> Recording:
         """The kernel's program for arguments like these, traced the first time."""
         key = (use.kernel, _signature(args), _frozen(use.options))
         recording = self.recordings.get(key)
         if recording is None:
-            recording = record(use.kernel, self.chip, *args, **use.options)
+            given = args[: len(use.args)]
+            named = {"out": args[-1]} if len(args) > len(given) else {}
+            recording = record(use.kernel, self.chip, *given, **use.options, **named)
             self.recordings[key] = recording
         return recording
 
-    def link_call(self, use: Use, recording: Recording, actual: list[View]) -> Call:
-        """Link a recording, its parameters these views."""
+    def link_call(
+        self, use: Use, recording: Recording, actual: list[View], further: Sequence[int] = ()
+    ) -> Call:
+        """Link a recording, its parameters these views, each so many elements further on."""
         bound: dict[Buffer, Buffer] = {
             parameter: view.buffer
             for parameter, view in zip(recording.parameters, actual, strict=True)
         }
+        moved = dict(zip(recording.parameters, further, strict=False))
         self.starts.append(len(self.builder.body))
-        call = self.link(use, recording, bound)
+        call = self.link(use, recording, bound, moved)
         self.calls.append(use)
         return call
 
-    def link(self, use: Use, recording: Recording, bound: dict[Buffer, Buffer]) -> Call:
-        """Append a kernel's instructions, its parameters `bound` to tensors of the program."""
-        call = Call(self.builder, recording.program, bound)
+    def link(
+        self, use: Use, recording: Recording, bound: dict[Buffer, Buffer], moved: dict[Buffer, int]
+    ) -> Call:
+        """Append a kernel's instructions, its parameters `bound` to tensors of the program and
+        `moved` on in them."""
+        call = Call(self.builder, recording.program, bound, moved)
         # The line of the model, not of the library's kernel; a kernel of the user's has its own.
         call.where = None if use.value.op == "foreign" else use.value.where
         call.run()

@@ -81,7 +81,9 @@ class Outliner(Emitter):
         super().__init__(graph, uses, chip)
         self.noted: list[tuple[Use, Recording, dict[Buffer, Buffer]]] = []
 
-    def link(self, use: Use, recording: Recording, bound: dict[Buffer, Buffer]) -> Call:
+    def link(
+        self, use: Use, recording: Recording, bound: dict[Buffer, Buffer], moved: dict[Buffer, int]
+    ) -> Call:
         """Make the tensors of a call, and no instructions."""
         call = Call(self.builder, recording.program, bound)
         call.reserve("hbm")

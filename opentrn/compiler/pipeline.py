@@ -15,6 +15,7 @@ from opentrn.compiler.emit import Emitter
 from opentrn.compiler.empty import without_empty_ends
 from opentrn.compiler.fast import Fast
 from opentrn.compiler.fuse import LAST, LINEAR
+from opentrn.compiler.masks import MASKS
 from opentrn.compiler.merge import merge, norms
 from opentrn.compiler.narrow import WRAP
 from opentrn.compiler.numerics import after_linking, before_linking, check_mode
@@ -118,7 +119,7 @@ def _spelled(graph: Graph, notes: list[Note]) -> Graph:
 
 
 def _fuse(state: State) -> None:
-    fused = merge(rewrite(state.graph, LINEAR, state.notes), state.notes)
+    fused = merge(rewrite(state.graph, (*MASKS, *LINEAR), state.notes), state.notes)
     fused = norms(rewrite(fused, LAST, state.notes), state.notes)
     state.graph = chains(fused, state.notes)
 

@@ -14,11 +14,16 @@ class Call:
 
     `bound` maps parameter buffers (and outputs, where the caller owns them) to buffers of the
     builder; every other buffer is made anew, constants with their data.  After `run`, `bound`
-    maps every buffer of the program.
+    maps every buffer of the program.  `moved` says by how many elements views of a parameter lie
+    further on in what it is bound to.
     """
 
-    def __init__(self, builder: Builder, program: Program, bound: Mapping[Buffer, Buffer]):
+    def __init__(
+        self, builder: Builder, program: Program, bound: Mapping[Buffer, Buffer],
+        moved: Mapping[Buffer, int] | None = None,
+    ):  # fmt: skip
         self.builder, self.program, self.bound = builder, program, dict(bound)
+        self.moved = dict(moved or {})
         self.where: Where | None = None  # of every instruction, in place of its own
         self.registers: dict[int, Register] = {}
         self._views: dict[View, View] = {}
@@ -85,7 +90,10 @@ class Call:
             if index is not None:
                 offset = self._operand(index.offset)
                 index = Indirect(index.kind, offset, index.dim, index.stride, index.limit)
-            buffer = self.bound[view.buffer]
-            made = View(buffer, view.offset, view.steps, view.dtype, index)
+            buffer, offset = self.bound[view.buffer], view.offset
+            if self.moved:
+                further = self.moved.get(view.buffer, 0)
+                offset += further * view.buffer.dtype.itemsize // view.dtype.itemsize
+            made = View(buffer, offset, view.steps, view.dtype, index)
             self._views[view] = made
         return made

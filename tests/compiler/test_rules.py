@@ -5,11 +5,12 @@ import pytest
 
 from opentrn.compiler.clean import RULES
 from opentrn.compiler.fuse import LAST, LINEAR
+from opentrn.compiler.masks import MASKS
 from opentrn.compiler.pipeline import SPELLING
 from opentrn.graph import Builder, Graph, Rule, evaluate, g, no, prove, random_array
 from tests.compiler.running import graph_of, normal
 
-ALL = [r for r in (*RULES, *SPELLING, *LINEAR, *LAST)
+ALL = [r for r in (*RULES, *SPELLING, *MASKS, *LINEAR, *LAST)
        if r.__module__.startswith("opentrn.compiler")]  # fmt: skip
 
 

@@ -140,12 +140,14 @@ def write_chain(inputs, steps, shape: tuple[int, ...], out) -> None:
 
 
 @jit
-def elementwise(inputs, steps, shape, out_dtype):
+def elementwise(inputs, steps, shape, out_dtype, out=None):
     """The last of `steps`, each computed from `inputs` (tensors of `shape`) and earlier steps.
 
     A step is (operation, operand, …); an operand is ("in", n), ("step", n) or a number, and for
-    "convert" the second is a dtype.  Raises UnsupportedError for an operation without a kernel.
+    "convert" the second is a dtype.  The result is written to `out` where that is given.  Raises
+    UnsupportedError for an operation without a kernel.
     """
-    out = nl.ndarray(shape or (1,), as_dtype(out_dtype), nl.shared_hbm)
+    if out is None:
+        out = nl.ndarray(shape or (1,), as_dtype(out_dtype), nl.shared_hbm)
     write_chain(inputs, steps, shape, out)
     return out

@@ -301,14 +301,16 @@ def _streamed(x: Sheet, w: Sheet, dtype, ending: Ending, room: int) -> None:
 
 
 @jit
-def linear(x, w, bias=None, residual=None, activation=None, out_dtype=None):
+def linear(x, w, bias=None, residual=None, activation=None, out_dtype=None, out=None):
     """act(x · w + bias) + residual, for x [..., K], w [K, N], bias [N], residual [..., N].
 
     `activation` is None, "gelu", "gelu_tanh", "silu", "relu", "tanh" or "sigmoid".  Products sum
-    in float32; the result is rounded once, to `out_dtype` (by default that of x).
+    in float32; the result is rounded once, to `out_dtype` (by default that of x), and written to
+    `out` where that is given.
     """
-    kind = as_dtype(out_dtype or x.dtype)
-    out = nl.ndarray((*x.shape[:-1], w.shape[1]), kind, nl.shared_hbm)
+    if out is None:
+        kind = as_dtype(out_dtype or x.dtype)
+        out = nl.ndarray((*x.shape[:-1], w.shape[1]), kind, nl.shared_hbm)
     ending = Ending(out, bias, residual, activation)
     product(sheet(x), sheet(w), operand_dtype(x, w), ending)
     return out

@@ -27,16 +27,17 @@ def places(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
 
 
 @jit
-def copy(x, out_dtype=None):
-    """x, whatever its view, as a dense tensor of `out_dtype` (by default that of x).
+def copy(x, out_dtype=None, out=None):
+    """x, whatever its view, as a dense tensor of `out_dtype` (by default that of x), or in `out`.
 
     A view whose dense dimension is not its last is transposed tile by tile on the way; what repeats
     along rows is repeated on the chip.
     """
     kind = as_dtype(out_dtype or x.dtype)
     if x.get_pattern()[-1][0] == 0 and x.shape[-1] > 1:
-        return elementwise.func([x], (("convert", ("in", 0), kind),), x.shape, kind)
-    out = nl.ndarray(x.shape, kind, nl.shared_hbm)
+        return elementwise.func([x], (("convert", ("in", 0), kind),), x.shape, kind, out)
+    if out is None:
+        out = nl.ndarray(x.shape, kind, nl.shared_hbm)
     steps = merged(x.get_pattern())
     dense = _dense_dimension(steps, x.dtype)
     if dense is None:
