@@ -299,14 +299,22 @@ def clean(graph: Graph, notes: list) -> Graph:
     return rewrite(fold(graph), RULES, notes)
 
 
+def _absent(value: Value) -> Data:
+    """What a layout op makes of constants without numbers: another, named by what it is."""
+    names = [a.attrs.data.name or a.attrs.data.digest for a in value.args]
+    name = f"{', '.join(names)}, {value.op} {value.attrs.attributes}"
+    return Data.absent(name, value.dtype, value.shape)
+
+
 def lay_out(graph: Graph) -> Graph:
     """The graph with layout ops on constants done now, whatever their size."""
 
     def change(value: Value, args: tuple[Value, ...]) -> Value:
         new = remake(value, args)
-        known = args and all(a.op == "constant" and a.attrs.data.array is not None for a in args)
-        if value.op not in LAYOUT_OPS or not known:
+        if value.op not in LAYOUT_OPS or not args or any(a.op != "constant" for a in args):
             return new
+        if any(a.attrs.data.array is None for a in args):
+            return Builder(value.where).constant(_absent(new))
         held = [carriers.enter(a.attrs.data.array, a.dtype) for a in args]
         array = carriers.leave(run(new, *held), new.dtype)
         return Builder(value.where).constant(Data.of(np.ascontiguousarray(array), new.dtype))

@@ -12,10 +12,11 @@ from opentrn.base import DType, UnsupportedError, declare
 from opentrn.base import dtype as as_dtype
 from opentrn.compiler.choose import Use
 from opentrn.compiler.emit import Emitter
+from opentrn.compiler.narrow import device_dtype
 from opentrn.compiler.place import Lives, lives_of, place_hbm
-from opentrn.graph import Graph
+from opentrn.graph import Graph, Value
 from opentrn.hw import target as find_target
-from opentrn.isa import Buffer, Call, Program, Spec, exe
+from opentrn.isa import Buffer, Call, Program, Spec, exe, view_of
 from opentrn.nki import Recording
 from opentrn.sim import timeline
 
@@ -80,6 +81,15 @@ class Outliner(Emitter):
     def __init__(self, graph: Graph, uses: dict, chip: Any):
         super().__init__(graph, uses, chip)
         self.noted: list[tuple[Use, Recording, dict[Buffer, Buffer]]] = []
+
+    def emit_constant(self, value: Value) -> None:
+        """A buffer for the constant, whether its numbers are known or not."""
+        if value.attrs.data.array is not None:
+            super().emit_constant(value)
+            return
+        kind, name = device_dtype(value.dtype), self.labels.get(value, "")
+        made = self.builder.buffer("hbm", value.shape or (1,), kind, name=name, kind="constant")
+        self.views[value] = view_of(made)
 
     def link(
         self, use: Use, recording: Recording, bound: dict[Buffer, Buffer], moved: dict[Buffer, int]

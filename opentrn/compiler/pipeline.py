@@ -206,6 +206,9 @@ def compile_graph(
     inner, empty = without_empty_ends(graph)
     state = State(inner, find_target(target), as_dtype(dtype), tick=tick)
     state.integer_products = integer_products
+    for value in graph:
+        if value.op == "constant":
+            value.attrs.data.numbers()  # refused by the name it was given, before any work
     for stage in PIPELINE:
         stage.run(state)
         obey(stage, state)

@@ -26,6 +26,13 @@ declare(
 RING_BYTES = 32
 RINGS_OF_RUNTIME = 4096
 RUNTIME_BYTES = 108 * 1024
+# Categories that may get smaller by themselves, and how.
+SMALLER = {
+    "model constants": "store weights in a dtype that takes",
+    "shared scratchpad": "take a batch or sequence that takes",
+}
+# Numbers of cores that a program may be spread over, to say which would hold it.
+SPLITS = tuple(1 << n for n in range(1, 11))
 _EXAMPLE = "example of the device memory page, one graph"
 
 
@@ -71,6 +78,21 @@ class MemoryUse:
         return "\n".join(lines)
 
     __str__ = table
+
+    def would_fit(self) -> str:
+        """What would fit: an even split over more cores, or less of one category on this one.
+
+        Every core has its own microcode and runtime; all else is divided.
+        """
+        every = sum(self[name] for name in ("microcode", "runtime", "DMA rings runtime"))
+        each = [(n, every + -(-(self.total - every) // n)) for n in SPLITS]
+        found = [f"spread it evenly over {n} cores ({bytes_text(size)} on each)"
+                 for n, size in each if size <= self.available][:1]  # fmt: skip
+        for name, way in SMALLER.items():
+            room = self.available - (self.total - self[name])
+            if 0 < room < self[name]:
+                found.append(f"{way} {room / self[name]:.2f} of the {name}")
+        return ", or ".join(found) or "use many more cores, or a smaller model"
 
 
 def memory_use(program: Program, device: Device) -> MemoryUse:
@@ -122,6 +144,7 @@ def check_memory(use: MemoryUse, name: str) -> None:
         f"{name} needs {bytes_text(use.total)} of HBM, there are {bytes_text(use.available)}: "
         + ", ".join(f"{row.name} {bytes_text(row.nbytes)}" for row in most),
         code="runtime.hbm",
+        fix=use.would_fit(),
     )
     error.add_note(use.table())
     raise error

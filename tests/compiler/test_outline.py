@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from opentrn import compiler, runtime
-from opentrn.base import UnsupportedError
+from opentrn.base import UnsupportedError, UsageError
 from opentrn.graph import Graph, g
 from opentrn.runtime import memory
 
@@ -62,6 +62,33 @@ def test_repeated_layers_are_recorded_once():
     assert len(programs) == len({id(part.program) for part in few.parts})
     ratio = many.nanoseconds / few.nanoseconds
     assert ratio == pytest.approx(10, rel=0.05)
+
+
+def test_weights_without_numbers_are_timed_as_if_they_had_them():
+    torch = pytest.importorskip("torch")
+
+    class Block(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.down = torch.nn.Linear(128, 256), torch.nn.Linear(256, 128)
+            self.also = torch.nn.Linear(128, 256)
+
+        def forward(self, x):
+            return self.down(torch.nn.functional.gelu(self.up(x)) * self.also(x))
+
+    with torch.device("meta"):
+        bare = Block()
+    whole, x = Block(), torch.zeros(64, 128)
+    found = compiler.compile(bare, (x.to("meta"),), numerics="none")
+    wanted = compiler.compile(whole, (x,), numerics="none")
+    # Weights are turned on the host, and those of one operand are one product, in both.
+    assert found.by_kernel().keys() == wanted.by_kernel().keys()
+    assert found.hbm_bytes == wanted.hbm_bytes
+    assert found.instructions == wanted.instructions
+    assert found.nanoseconds == pytest.approx(wanted.nanoseconds)
+    assert compiler.compile(bare, (x.to("meta"),), numerics="auto").why
+    with pytest.raises(UsageError, match=r"`\w+\.(weight|bias)` has no numbers"):
+        compiler.compile(bare, (x.to("meta"),), numerics="exact")
 
 
 def test_loops_are_refused():

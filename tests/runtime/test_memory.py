@@ -6,7 +6,7 @@ import pytest
 from opentrn import hw, runtime
 from opentrn.base import CapacityError, UnknownNameError
 from opentrn.isa import Executable, Loop, Program
-from opentrn.runtime.memory import memory_use, scratchpad_bytes
+from opentrn.runtime.memory import memory_of, memory_use, scratchpad_bytes
 from tests.runtime import kernels
 
 GIB = 2**30
@@ -128,8 +128,25 @@ def test_what_does_not_fit_is_refused():
     assert "input tensors 13.0 GiB" in error.what
     assert len(str(error).splitlines()) <= 5
     assert "microcode" in error.__notes__[0]
+    # 13 GiB of inputs and 1.43 of scratchpad, halved, and 92 MiB of microcode for each core.
+    assert error.fix == "spread it evenly over 2 cores (7.31 GiB on each)"
     # A core of trn3 has more, but an executable runs only on its own target.
     assert memory_use(kernels.copies(13), runtime.devices("trn3")[0]).total < 18 * GIB
+
+
+def test_what_would_fit_is_told():
+    device = runtime.devices()[0]
+    sizes = {"constants": 11 * GIB, "inputs": GIB, "outputs": 0, "scratchpad": 0}
+    told = memory_of(0, sizes, (0, 0), device).would_fit()
+    room = 11 * GIB - memory_of(0, sizes, (0, 0), device).total + 12 * GIB
+    assert told.endswith(f", or store weights in a dtype that takes {room / (11 * GIB):.2f} of "
+                         "the model constants")  # fmt: skip
+    sizes = {"constants": GIB, "inputs": GIB, "outputs": 0, "scratchpad": 40 * 512_000_000}
+    told = memory_of(0, sizes, (0, 0), device).would_fit()
+    assert "take a batch or sequence that takes 0.5" in told  # 10 GiB of 19.1
+    assert "model constants" not in told  # without any of them it would not fit either
+    sizes = {"constants": 0, "inputs": 13000 * GIB, "outputs": 0, "scratchpad": 0}
+    assert "many more" in memory_of(0, sizes, (0, 0), device).would_fit()
 
 
 def test_pages_of_trn1_are_small():
