@@ -5,10 +5,13 @@
 
 MFU is the flops of the products (and of attention's visible scores) over the time predicted for the
 program, as a share of the Tensor Engine's dense bfloat16 peak.  Weights are constants, as in a
-frozen model, but for the training step, whose weights are inputs.
+frozen model, but for training steps, whose weights are inputs.  Whole steps with AdamW (float32
+state) are timed without being linked; their compile time is all from the model in Python on:
+PyTorch traces it, the graph is imported and rewritten, its kernels are recorded and timed.
 """
 
 import argparse
+import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +20,7 @@ import torch
 import torch.nn.functional as F
 
 from opentrn import compiler, hw, runtime
-from opentrn.base import TrnError
+from opentrn.base import TrnError, bytes_text
 from opentrn.graph import Graph, from_torch, g
 
 TOKENS = 2048
@@ -36,6 +39,7 @@ class Used:
     goal: float
     compile_seconds: float
     instructions: int
+    peak_bytes: int = 0
 
 
 def peak() -> float:
@@ -175,6 +179,38 @@ def step() -> Used:
     return used("Llama-3-8B layer, forward and backward", traced, 3 * layer_flops(), 0.45)
 
 
+def whole_step(layers: int, vocabulary: int, goal: float) -> Used:
+    """A step of Llama 3 8B: loss, gradients and AdamW, as one program."""
+    import transformers
+    from torch._subclasses import FakeTensorMode
+
+    from opentrn.frameworks.torch import train_step
+
+    begin = time.perf_counter()
+    config = transformers.LlamaConfig(
+        hidden_size=WIDTH, num_hidden_layers=layers, num_attention_heads=HEADS,
+        num_key_value_heads=KEYS, intermediate_size=HIDDEN, vocab_size=vocabulary, use_cache=False,
+    )  # fmt: skip
+    torch.set_default_dtype(torch.bfloat16)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        model = transformers.LlamaForCausalLM(config)
+        torch.set_default_dtype(torch.float32)
+        optimizer = torch.optim.AdamW(model.parameters())
+        for weight in model.parameters():
+            for name in ("exp_avg", "exp_avg_sq"):
+                optimizer.state[weight][name] = torch.zeros(weight.shape)
+        step = train_step(model, optimizer, lambda model, ids: model(ids, labels=ids).loss,
+                          numerics="none")  # fmt: skip
+        graph = step.graph(torch.zeros(1, TOKENS, dtype=torch.int64))
+    found = compiler.outline(graph, "trn2")
+    seconds = time.perf_counter() - begin
+    flops = 3 * (layers * layer_flops() + 2 * TOKENS * WIDTH * vocabulary)
+    name = f"Llama-3-8B, {layers} layer{'s' * (layers > 1)} of 32, vocabulary {vocabulary}, AdamW"
+    mfu = flops / (found.nanoseconds * 1e-9) / peak()
+    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return Used(name, found.nanoseconds / 1e3, mfu, goal, seconds, found.instructions, peak_bytes)
+
+
 MEASUREMENTS: dict[str, Callable[[], Used]] = {
     "matmul 1024": lambda: product(1024, 1024, 1024, 0.0),
     "matmul 2048": lambda: product(2048, 2048, 2048, 0.0),
@@ -184,6 +220,8 @@ MEASUREMENTS: dict[str, Callable[[], Used]] = {
     "mlp": mlp,
     "layer": layer,
     "step": step,
+    "whole step of a layer": lambda: whole_step(1, 128, 0.45),
+    "whole step of all layers": lambda: whole_step(32, 128256, 0.0),
 }
 
 
@@ -192,19 +230,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("words", nargs="*", help="measure those whose name contains a word")
     words = parser.parse_args().words
-    print("| program | device time | MFU | asked for | compiled in | instructions |")
-    print("|---|---|---|---|---|---|")
+    print("| program | device time | MFU | asked for | compiled in | instructions | peak memory |")
+    print("|---|---|---|---|---|---|---|")
     for name, measure in MEASUREMENTS.items():
         if words and not any(w in name for w in words):
             continue
         try:
             one = measure()
         except TrnError as error:  # a program that does not fit is a result too
-            print(f"| {name} | {error.what} | | | | |", flush=True)
+            print(f"| {name} | {error.what} | | | | | |", flush=True)
             continue
         goal = f"{one.goal:.0%}" if one.goal else "–"
         print(f"| {one.name} | {one.microseconds:,.0f} us | {one.mfu:.1%} | {goal} | "
-              f"{one.compile_seconds:.1f} s | {one.instructions:,} |", flush=True)  # fmt: skip
+              f"{one.compile_seconds:.1f} s | {one.instructions:,} | "
+              f"{bytes_text(one.peak_bytes) if one.peak_bytes else '–'} |", flush=True)  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -171,3 +171,21 @@ def test_what_has_no_functional_form_is_refused():
     step = neuron.train_step(model, torch.optim.SGD(model.parameters(), 0.1), lambda m, x: m(x))
     with pytest.raises(UsageError, match="not one number"):
         step(torch.ones(2, 4))
+
+
+def test_a_step_as_a_graph_is_that_of_its_program_and_trains_nothing():
+    from opentrn import compiler
+
+    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 5))
+    before = copy.deepcopy(model.state_dict())
+    step = neuron.train_step(model, torch.optim.AdamW(model.parameters()), cross_entropy)
+    x, y = torch.randn(8, 16), torch.randint(0, 5, (8,))
+    graph = step.graph(x, y)
+    assert len(graph.inputs) == 4 * 3 + 3 + 2  # parameters and two moments, rates, the batch
+    assert len(graph.outputs) == 1 + 4 * 3
+    assert not step.pieces
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, before[name])
+    step(x, y)
+    (program,) = next(iter(step.pieces.values())).programs.values()
+    assert compiler.outline(graph).instructions == program.record.instructions

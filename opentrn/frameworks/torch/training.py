@@ -19,6 +19,7 @@ from opentrn.frameworks.torch.piece import Piece
 from opentrn.frameworks.torch.report import HISTORY, Capture
 from opentrn.frameworks.torch.settings import Settings
 from opentrn.frameworks.torch.shapes import is_shape_only
+from opentrn.graph import Graph, from_fx
 
 LOSS = declare(
     "frameworks.loss",
@@ -76,6 +77,14 @@ class TrainStep:
                 self._store(found, parts)
         self.optimizer._opt_called = True  # what schedulers ask before they step
         return loss
+
+    def graph(self, *batch: Any) -> Graph:
+        """The step on batches of these shapes as a graph, which `compiler.outline` times even where
+        no device holds it; nothing is compiled, and no step taken.
+
+        Raises UnsupportedError `graph.unsupported_op`, UsageError `frameworks.loss`.
+        """
+        return from_fx(self._traced(self._parts(batch)), {}, self.name).graph
 
     @property
     def device_seconds(self) -> float:
