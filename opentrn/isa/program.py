@@ -153,6 +153,21 @@ def _is_whole(view: View) -> bool:
     return same and view.index is None and view.is_contiguous()
 
 
+def _written_in_hbm(body) -> set[Buffer]:
+    """The HBM buffers that a body writes; which operands those are is asked once for each form."""
+    places: dict[Instr, tuple[int, ...]] = {}
+    found: set[Buffer] = set()
+    for one in _walk(body):
+        form = one.form
+        known = places.get(form)
+        if known is None:
+            spaces = [getattr(given, "space", None) for given in form.given]
+            known = places[form] = tuple(n for n in form.writes if spaces[n] == "hbm")
+        for n in known:
+            found.add(one.operands[n].buffer)
+    return found
+
+
 def _walk(body) -> Iterator[Instruction]:
     for node in body:
         if isinstance(node, Loop):
@@ -208,8 +223,7 @@ class Builder:
         """The finished program; UsageError `isa.open_loop` when a loop body was left early."""
         if self._open:
             raise UsageError("the body of a device loop was left early", code="isa.open_loop")
-        inputs = set(self.inputs)
-        writes = {v.buffer for one in _walk(self.body) for v in one.writes()}
+        written = _written_in_hbm(self.body) if self.inputs else set()
         return Program(
             name=self.name,
             target=self.target,
@@ -219,6 +233,6 @@ class Builder:
             outputs=self.outputs,
             registers=self.registers,
             constants=self.constants,
-            mutated=[b for b in self.inputs if b in writes and b in inputs],
+            mutated=[buffer for buffer in self.inputs if buffer in written],
             results=self.results if any(not _is_whole(view) for view in self.results) else [],
         )

@@ -12,12 +12,13 @@ together: stream, regions, buffers, meets, replaces, givers, nodes, edges, count
 import numpy as np
 from numba import njit
 
-from opentrn.isa import Program
+from opentrn.isa import Buffer, Program
 from opentrn.sim.accesses import Accesses
 from opentrn.sim.beside import QUADRANTS
 from opentrn.sim.depend import Finder
 from opentrn.sim.place import Placement
 from opentrn.sim.regions_fast import Regions, regions_of
+from opentrn.sim.rows import PSUM_PORT
 from opentrn.sim.tape import Flow, Part
 from opentrn.sim.timing import ENGINES, FREED, OWN, SEEN
 
@@ -73,23 +74,26 @@ def _banks(finder: Finder, table: Accesses, at: np.ndarray) -> np.ndarray:
     bits = np.zeros(len(at), np.int64)
     if not len(at):
         return bits
-    psum = np.array([buffer.space == "psum" for buffer in table.buffers], bool)
     # Where a tile lies in one bank, so do all its views.
-    of_buffer = np.full(len(psum), -1, np.int64)
-    of_view = np.zeros(len(table.views), np.int64)
-    for n in np.flatnonzero(psum[table.buffer]).tolist():
-        buffer = table.buffer[n]
-        if of_buffer[buffer] < 0:
-            of_view[n] = finder.banks_of((table.views[n],))
-            if table.buffers[buffer] in finder.bank_bits:
-                of_buffer[buffer] = of_view[n]
-        else:
-            of_view[n] = of_buffer[buffer]
+    of_buffer = np.array([_bits(finder, buffer) for buffer in table.buffers], np.int64)
+    of_view = of_buffer[table.buffer]
+    for n in np.flatnonzero(of_view < 0).tolist():
+        of_view[n] = finder.banks_of((table.views[n],))
     begin, end = table.start[at], table.start[at + 1]
     for k in range(int((end - begin).max())):
         some = begin + k < end
         bits[some] |= of_view[table.view[(begin + k)[some]]]
     return bits
+
+
+def _bits(finder: Finder, buffer: Buffer) -> int:
+    """The bit of the bank that a tile lies in; 0 outside PSUM, -1 where there are several."""
+    if buffer.space != "psum":
+        return 0
+    placement = finder.placement
+    if buffer.partition_bytes > placement.bank:
+        return -1
+    return PSUM_PORT << placement.slots[buffer].address // placement.bank
 
 
 # ---------------------------------------------------------------------- tables

@@ -116,6 +116,26 @@ def test_a_tiled_product_has_the_same_trace():
     assert list(map(repr, plain.trace().rows())) == list(map(repr, fast.trace().rows()))
 
 
+def test_where_objects_are_laid_out_otherwise_they_are_asked(monkeypatch):
+    from opentrn.sim import accesses_fast
+
+    read = timeline(matmul(), TRN2, fast=True)
+    monkeypatch.setattr(accesses_fast, "layout", lambda: None)
+    asked = timeline(matmul(), TRN2, fast=True)
+    for a, b in zip(read.schedule, asked.schedule, strict=True):
+        assert np.array_equal(a, b)
+
+
+def test_a_slot_that_cannot_be_told_from_another_is_not_read():
+    """None and small integers are held in many places: no word of the object is surely theirs."""
+    from opentrn.sim.accesses_fast import _place, layout
+
+    pair, item = (7, 7), object()
+    assert _place(pair, tuple.__basicsize__ + 16, 7) is None
+    assert _place((item, 7), tuple.__basicsize__ + 16, item) == layout().items
+    assert _place((item, 7), tuple.__basicsize__ + 16, object()) is None
+
+
 def test_what_the_table_does_not_know_is_left_to_the_plain_search():
     w = Writer()
     a = w.buffer("sbuf", (128, 64))
