@@ -190,8 +190,10 @@ class Importer:
         return "" if known or self.expansions.can(op) else name
 
     def _count(self, name: str) -> int:
+        """A number the module says, 1 where it says none."""
         attributes = self.module.operation.attributes
-        return attributes[name].value if name in attributes else 1
+        number = getattr(attributes[name], "value", 1) if name in attributes else 1
+        return number if isinstance(number, int) else 1
 
     def _check_devices(self) -> None:
         count = self._count("mhlo.num_replicas")

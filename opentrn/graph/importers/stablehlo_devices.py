@@ -153,9 +153,22 @@ def manual(call: Call) -> Made:
     whole = [_kept(call, x, each) for x, each in zip(call.args, into, strict=True)]
     given = [[_part(call, x, split, mesh, at) for at in places]
              for x, (_, split) in zip(whole, into, strict=True)]
+    _agree(call, [values[0] for values in given], [a.type for a in block.arguments])
     found = together.run(block, given, call.where)
-    return [_kept(call, _joined(call, values, split[1], mesh, places), split)
-            for values, split in zip(found, out, strict=True)]
+    if len(found) != len(out):
+        raise call.refuse(f"{len(out)} shardings for {len(found)} results")
+    joined = [_joined(call, values, split, mesh, places)
+              for values, (_, split) in zip(found, out, strict=True)]
+    _agree(call, joined, [r.type for r in call.op.results])
+    return [_kept(call, x, split) for x, split in zip(joined, out, strict=True)]
+
+
+def _agree(call: Call, values: Sequence[Value], types: Sequence[Any]) -> None:
+    """Refuse shardings that do not give what the program says."""
+    for value, kind in zip(values, types, strict=True):
+        told = call.importer.reader.type_of(kind, call.where)
+        if told != value.type:
+            raise call.refuse(f"its shardings give {value.type}, the program says {told}")
 
 
 def _kept(call: Call, value: Value, sharding: tuple[str, list[list[str]]]) -> Value:
@@ -174,6 +187,8 @@ def _part(call: Call, x: Value, split: Sequence[Sequence[str]], mesh: Mesh,
         index, count = 0, 1
         for axis in axes:
             index, count = index * mesh[axis] + at[axis], count * mesh[axis]
+        if x.shape[dim] % count:
+            raise call.refuse(f"{x.shape[dim]} elements do not divide into {count} parts")
         size = x.shape[dim] // count
         low[dim], high[dim] = index * size, (index + 1) * size
     return call.g.slice(x, low, high, [1] * x.rank)
@@ -221,6 +236,8 @@ class Together:
                     importer.device = device
                     importer.build(op, op.name, [a[device] for a in args], scope, at)
                 continue
+            _agree(Call(importer, scopes[0], op, [], at), [r[0] for r in results],
+                   [r.type for r in op.results])
             for result, values in zip(op.results, results, strict=True):
                 for scope, value in zip(scopes, values, strict=True):
                     scope.values[result] = value
