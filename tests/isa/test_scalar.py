@@ -86,11 +86,13 @@ def test_the_specification_applies_the_bias_of_a_copy_and_reports_it():
     copy, relu = (make(op, bias=tile(128, 1)) for op in ("copy", "relu"))
     assert (run(copy, zeros, bias=ones)["dst"] == 1).all()
     assert (run(relu, zeros, bias=ones)["dst"] == 1).all()
-    [(operand, reason)] = copy.ignored()
+    [(operand, reason)] = copy.disputed()
     assert operand == "bias"
-    assert "bias not applied for op=copy" in reason
-    assert relu.ignored() == []
-    assert make("copy").ignored() == []
+    assert "op=copy" in reason
+    assert "trn1" in reason
+    for one in (copy, relu, make("copy")):
+        assert one.ignored() == []
+    assert relu.disputed() == make("copy").disputed() == []
 
 
 def test_reduce_op_without_a_reduction_is_reported():

@@ -1,8 +1,11 @@
 """Addresses an integer on chip decides, reductions over program instances, atomic updates."""
 
+import importlib
+
 import numpy as np
 import pytest
 
+from opentrn import dropin
 from opentrn.base import TrnError
 from opentrn.nki import PerRank, simulate
 from opentrn.nki import beta1 as nki
@@ -300,3 +303,14 @@ def test_collectives_that_are_not_built_say_so():
     with pytest.raises(TrnError) as refused:
         nki.nccl.collective_permute_implicit  # noqa: B018
     assert refused.value.code == "beta1.collectives"
+
+
+def test_importing_the_older_names_changes_nothing():
+    with dropin.install("trn2"):
+        found = importlib.import_module("neuronxcc.nki.nccl.collectives")
+    assert found.all_reduce is nki.nccl.all_reduce
+    alone = exchanged(
+        lambda a, b: nki.nccl.all_reduce(op=np.add, srcs=[a], dsts=[b], replica_groups=[[0]]),
+        (4, 6),
+    )
+    np.testing.assert_array_equal(alone(RANKS[0]), RANKS[0])

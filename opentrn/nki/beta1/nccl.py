@@ -12,7 +12,7 @@ from typing import Any
 
 from opentrn.base import NotBuiltError, UsageError, declare
 from opentrn.base import dtype as as_dtype
-from opentrn.nki import collectives
+from opentrn.nki import collectives as newer
 from opentrn.nki.beta1 import elements
 from opentrn.nki.beta1.pending import current
 from opentrn.nki.beta1.tile import Tensor
@@ -25,14 +25,15 @@ declare(
     fix="use one of these, or write the kernel with nki.collectives",
 )
 
-# Imported under its older name it is a package: `.collectives` lies below it.
+# Imported under its older name it is a package: `.collectives` lies below it, and importing that
+# binds the name `collectives` here, which nothing else may have.
 __path__: list[str] = []
 
 
-def _group(replica_groups: Sequence) -> collectives.ReplicaGroup:
+def _group(replica_groups: Sequence) -> newer.ReplicaGroup:
     """Lists of ranks; one flat list is one group."""
     lists = [list(one) if isinstance(one, Sequence) else one for one in replica_groups]
-    return collectives.ReplicaGroup(lists if lists and isinstance(lists[0], list) else [lists])
+    return newer.ReplicaGroup(lists if lists and isinstance(lists[0], list) else [lists])
 
 
 def _sides(srcs: Any, dsts: Any, dtype: Any) -> tuple[list, list]:
@@ -68,20 +69,20 @@ def all_reduce(op, srcs, dsts, replica_groups, dtype=None):
     """dsts = `op` over the srcs of the ranks of a group, on each of them."""
     sent, received = _sides(srcs, dsts, dtype)
     name = elements.operator_name(op)
-    collectives.all_reduce(sent, received, _group(replica_groups), name)
+    newer.all_reduce(sent, received, _group(replica_groups), name)
 
 
 def all_gather(op, srcs, dsts, replica_groups, all_gather_dim, dtype=None):
     """dsts = the srcs of the ranks one after another along a dimension; `op` means nothing."""
     sent, received, dim = _first(_sides(srcs, dsts, dtype), all_gather_dim)
-    collectives.all_gather(sent, received, _group(replica_groups), dim)
+    newer.all_gather(sent, received, _group(replica_groups), dim)
 
 
 def reduce_scatter(op, srcs, dsts, replica_groups, reduce_scatter_dim, dtype=None):
     """dsts = this rank's part, along a dimension, of `op` over the srcs of the ranks."""
     sent, received, dim = _first(_sides(srcs, dsts, dtype), reduce_scatter_dim)
     name = elements.operator_name(op)
-    collectives.reduce_scatter(sent, received, _group(replica_groups), dim, name)
+    newer.reduce_scatter(sent, received, _group(replica_groups), dim, name)
 
 
 def all_to_all(op, srcs, dsts, replica_groups, split_dim, concat_dim, dtype=None):
@@ -90,13 +91,13 @@ def all_to_all(op, srcs, dsts, replica_groups, split_dim, concat_dim, dtype=None
         what = f"all_to_all split along {split_dim} and joined along {concat_dim}"
         raise NotBuiltError(what, code="beta1.collectives")
     sent, received, dim = _first(_sides(srcs, dsts, dtype), split_dim)
-    collectives.all_to_all(sent, received, _group(replica_groups), dim)
+    newer.all_to_all(sent, received, _group(replica_groups), dim)
 
 
 def collective_permute(dst, src, source_target_pairs):
     """dst on rank b = src on rank a, for each pair (a, b)."""
     sent, received = _sides([src], [dst], None)
-    collectives.collective_permute(sent, received, source_target_pairs)
+    newer.collective_permute(sent, received, source_target_pairs)
 
 
 def __getattr__(name: str):
