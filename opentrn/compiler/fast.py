@@ -18,6 +18,8 @@ from opentrn.compiler.narrow import device_dtype
 from opentrn.compiler.vectorised import Vectorised
 from opentrn.graph import Graph, Value, carriers, run
 
+LONG = {np.dtype(np.int64): np.dtype(np.int32), np.dtype(np.uint64): np.dtype(np.uint32)}
+
 
 class Fast:
     """A graph after the choice of kernels as a function of storage arrays.
@@ -61,7 +63,9 @@ class Fast:
 
         def compute(*held: Any) -> Any:
             given = [self._carrier(a, x) for a, x in zip(value.args, held, strict=True)]
-            return self._held(value, run(value, *given))
+            if value.op == "chain":  # whose steps wrap around in the chip's 32 bits
+                given = [x.astype(LONG.get(x.dtype, x.dtype), copy=False) for x in given]
+            return self._held(value, _saturated(value, run(value, *given)))
 
         return compute
 
@@ -106,6 +110,16 @@ class Fast:
         stored = carriers.leave(carrier, value.dtype) if kind == value.dtype else carrier
         shape = value.shape or (1,)
         return np.array(stored, kind.storage, order="C", copy=True).reshape(shape)
+
+
+def _saturated(value: Value, carrier: Any) -> Any:
+    """Floats that became 64-bit integers, as the chip makes 32-bit ones of them."""
+    narrow = device_dtype(value.dtype) if not isinstance(carrier, tuple) else None
+    if narrow is None or narrow == value.dtype or not narrow.is_integer:
+        return carrier
+    if not all(a.dtype.is_float for a in value.args):
+        return carrier
+    return np.clip(carrier, narrow.min, narrow.max)
 
 
 def _moves(value: Value) -> bool:

@@ -3,7 +3,7 @@
 Every kernel is recorded and timed once for each signature, so repeated layers cost nothing.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -12,6 +12,7 @@ from opentrn.base import DType, UnsupportedError, declare
 from opentrn.base import dtype as as_dtype
 from opentrn.compiler.choose import Use
 from opentrn.compiler.emit import Emitter
+from opentrn.compiler.empty import without_empty_ends
 from opentrn.compiler.narrow import device_dtype
 from opentrn.compiler.place import Lives, lives_of, place_hbm
 from opentrn.graph import Graph, Value
@@ -137,23 +138,36 @@ class Outliner(Emitter):
 
 
 def outline(
-    graph: Graph, target: str = "trn2", dtype: str = "float32", why: str = ""
-) -> Outline:
+    graph: Graph, target: str = "trn2", dtype: str = "float32", why: str = "",
+    integer_products: bool = False, watch: Callable | None = None, tick: Callable | None = None,
+) -> Outline:  # fmt: skip
     """Time a graph on one core of `target` without linking a program or computing anything.
 
-    Raises what `compile_graph` raises, and UnsupportedError `compiler.outline` for loops.
+    Options as in `compile_graph`, of whose stages `watch` sees those before linking.  Raises what
+    that raises, and UnsupportedError `compiler.outline` for loops.
     """
     from opentrn.compiler.pipeline import State, chosen
 
-    state = State(graph, find_target(target), as_dtype(dtype))
-    chosen(state)
+    inner, empty = without_empty_ends(graph)
+    state = State(inner, find_target(target), as_dtype(dtype), tick=tick)
+    state.integer_products = integer_products
+    chosen(state, watch)
     emitter = Outliner(state.graph, state.uses, state.chip)
     program = emitter.run()
     hbm_bytes = place_hbm(program, emitter.lives())
     parts = tuple(emitter.timed())
     return Outline(graph.name, state.chip.name, state.dtype, parts, hbm_bytes,
-                   exe.specs(program.inputs),
-                   exe.specs(program.results or program.outputs), why)  # fmt: skip
+                   _with_empty(exe.specs(program.inputs), empty["inputs"]),
+                   _with_empty(exe.specs(program.results or program.outputs), empty["outputs"]),
+                   why)  # fmt: skip
+
+
+def _with_empty(held: tuple[Spec, ...], empty: list[list]) -> tuple[Spec, ...]:
+    """The specs of a graph's ends: the program's, and in their places those without elements."""
+    found = list(held)
+    for place, name, shape, kind in empty:
+        found.insert(place, Spec(name, tuple(shape), as_dtype(kind)))
+    return tuple(found)
 
 
 __all__ = ["Outline", "Part", "outline"]

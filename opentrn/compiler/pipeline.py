@@ -176,13 +176,15 @@ PIPELINE = (
 )
 
 
-def chosen(state: State) -> None:
-    """Run the stages up to the choice of kernels."""
+def chosen(state: State, watch: Callable[[str, State], None] | None = None) -> None:
+    """Run the stages up to the choice of kernels; `watch` as in `compile_graph`."""
     for stage in PIPELINE:
         if stage.name == "emit":
             return
         stage.run(state)
         obey(stage, state)
+        if watch is not None:
+            watch(stage.name, state)
 
 
 def compile_graph(
@@ -264,7 +266,7 @@ def compile(
     graph, dtype = cast(graph, auto_cast, dtype)
     choice = before_linking(numerics, graph)
     if choice is not None:
-        return outline(graph, target, dtype, why=choice.why)
+        return outline(graph, target, dtype, why=choice.why, **options)
     return compile_graph(graph, target, dtype, numerics=numerics, **options)
 
 

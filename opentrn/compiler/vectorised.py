@@ -35,6 +35,7 @@ class Vectorised:
 
         self.torch = torch
         self.dtypes = {name: getattr(torch, name) for name in NAMES}
+        self.dtypes["int64"] = torch.int32  # as the chip has it: results wrap around where its do
 
     # ------------------------------------------------------------------ how values are held
 
@@ -50,8 +51,9 @@ class Vectorised:
 
     def carrier(self, dtype: DType, held: Any) -> np.ndarray:
         """A tensor as the carrier of its dtype."""
-        wide = held.float() if str(dtype) in NARROW else held
-        return wide.contiguous().numpy()
+        if str(dtype) in NARROW:
+            held = held.float()
+        return (held.long() if str(dtype) == "int64" else held).contiguous().numpy()
 
     def shared(self, dtype: DType, array: np.ndarray) -> Any:
         """A tensor over the memory of a storage array that is only read; None if there is none."""

@@ -142,6 +142,11 @@ def _record(session: Session, call: Any) -> Recorded:
             found.program = session.builder.program()
         except Exception as error:
             found.stop = error
+    if found.stop is None:
+        try:
+            session.check_order(found.program)
+        except OrderError as error:
+            found.refused.append(error)
     found.findings += session.noticed()
     found.refused[:0] = [error for error, _ in session.refused]
     operands = [view for _, given in session.refused for view in given]

@@ -32,11 +32,15 @@ class NkiInstruction(NKIObject):
         self.instruction = handle
 
     def depends_on(self, *producers: "NkiInstruction") -> "NkiInstruction":
-        """This instruction runs after every producer; returns itself."""
+        """This instruction runs after every producer; returns itself.
+
+        A producer that comes later is refused once the kernel has returned (`sim.order_ahead`).
+        """
         if self.instruction is None:  # it was refused, and the recording goes on without it
             return self
         after = tuple(p.instruction for p in producers if p.instruction is not None)
         self.instruction.after = self.instruction.after + after
+        current().waits = True
         return self
 
 

@@ -16,7 +16,7 @@ from opentrn.isa import Buffer, Builder, Instruction, Loop, Program
 from opentrn.nki import exchange, versions
 from opentrn.nki.room import Room, check_room
 from opentrn.nki.target import told_target
-from opentrn.sim import Finding, Machine, Strict, Timeline, timeline_together
+from opentrn.sim import Finding, Machine, Strict, Timeline, check_waits, timeline_together
 
 declare(
     "nki.outside_kernel",
@@ -44,7 +44,7 @@ class Session:
     `findings` are what was noticed about the kernel's Python, each once; `asked` counts how often
     a register was asked whether it is zero.  `lookers` look after every instruction (`nki.debug`).
     `room` counts the bytes of live tiles, `fits` holds the sorts of buffer known to fit the chip;
-    `axes` names partition axes (`nki.axes`).
+    `waits` says whether an instruction was told to wait; `axes` names partition axes (`nki.axes`).
     `refused` collects (error, operands) of refused instructions, which are then left out; with
     None they are raised.
     `line` replaces the user's line for instructions that were written earlier than they are issued.
@@ -71,6 +71,7 @@ class Session:
     lookers: tuple[Any, ...] = ()
     room: Room = field(default_factory=Room)
     fits: set[Any] = field(default_factory=set)
+    waits: bool = False
     axes: dict[Buffer, str] = field(default_factory=dict)
     prepared: Any = None
 
@@ -81,14 +82,21 @@ class Session:
             self.findings.append(found)
 
     def finished(self) -> Program:
-        """The program, once the kernel has returned; CapacityError when its tiles do not fit."""
+        """The program, once the kernel has returned; CapacityError when its tiles do not fit,
+        OrderError when an instruction waits for a later one."""
         program = self.builder.program()
-        if self.prepared is not None:
-            what = f"{self.prepared.function}_prepare without a trigger"
-            raise OrderError(what, code="nki.prepared")
+        self.check_order(program)
         if self.machine.strict.precise:
             check_room(self.room, program, self.chip)
         return program
+
+    def check_order(self, program: Program) -> None:
+        """OrderError for a wait that leads ahead, and for a collective prepared and not begun."""
+        if self.waits:
+            check_waits(program)
+        if self.prepared is not None:
+            what = f"{self.prepared.function}_prepare without a trigger"
+            raise OrderError(what, code="nki.prepared")
 
     def noticed(self) -> list[Finding]:
         """What was noticed of the kernel's Python, and before it in decorators and imports."""

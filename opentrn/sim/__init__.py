@@ -1,7 +1,7 @@
 """One machine running a program: what it computes, and when."""
 
 from opentrn.sim.collectives import Piece, exchanged
-from opentrn.sim.depend import moved_trips
+from opentrn.sim.depend import check_waits, moved_trips
 from opentrn.sim.functional import Machine
 from opentrn.sim.legality import examine
 from opentrn.sim.lockstep import Lockstep
@@ -22,6 +22,7 @@ __all__ = [
     "Replay",
     "Strict",
     "Timeline",
+    "check_waits",
     "examine",
     "exchanged",
     "moved_trips",

@@ -135,12 +135,12 @@ def dependencies(program: Program, placement: Placement, chip, trips: Any = ()) 
         if one.after:
             finder.latest.update((id(other), -1) for other in one.after)
     if finder.latest:
-        _check_order(program)
+        check_waits(program)
     finder.walk(program.body)
     return finder.tape.flow(finder.rows)
 
 
-def _check_order(program: Program) -> None:
+def check_waits(program: Program) -> None:
     """OrderError `sim.order_ahead` where an explicit wait names what comes later, or itself."""
     passed: set[int] = set()
     for one in program.instructions():

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import opentrn
 from opentrn import compiler, runtime
-from opentrn.base import UsageError
+from opentrn.base import UnsupportedError, UsageError
 from opentrn.compiler.numerics import before_linking
 from opentrn.graph import Graph, g
 
@@ -217,3 +217,66 @@ def test_unknown_numerics_and_files_without_them_are_refused(tmp_path):
     with pytest.raises(UsageError) as refused:
         opentrn.load(path, numerics="fast")
     assert refused.value.code == "runtime.fast"
+
+
+LONGS = np.array([2**31 - 1, -(2**31), 2**31 - 2, 0, 1, -1, 100_000, 46_341, 7, -7], np.int64)
+
+
+def in_32_bits(x):
+    return np.asarray(x, np.int64).astype(np.int32).astype(np.int64)
+
+
+INT64 = {
+    "sum": (lambda x, y: x + y, lambda x, y: in_32_bits(x + y)),
+    "product": (lambda x, y: x * y, lambda x, y: in_32_bits(x * y)),
+    "difference": (lambda x, y: x - y, lambda x, y: in_32_bits(x - y)),
+    "sum and comparison": (
+        lambda x, y: g.compare(x + y, 0, direction="GT"),
+        lambda x, y: in_32_bits(x + y) > 0,
+    ),
+    "product and quotient": (
+        lambda x, y: x * y / 1000,
+        lambda x, y: np.trunc(in_32_bits(x * y) / 1000).astype(np.int64),
+    ),
+    "total": (
+        lambda x, y: g.reduce(x, kind="add", dimensions=(0,)),
+        lambda x, y: in_32_bits(x.sum()),
+    ),
+    "largest": (lambda x, y: g.maximum(x, y), np.maximum),
+}
+
+
+@pytest.mark.parametrize("mode", ["exact", "fast"])
+@pytest.mark.parametrize("name", INT64)
+def test_64_bit_integers_have_the_32_bits_of_the_chip(name, mode):
+    make, meaning = INT64[name]
+    x, y = (g.input(n, (100,), "int64") for n in "xy")
+    executable = compiler.compile(Graph([x, y], [make(x, y)]), numerics="fast")
+    a, b = np.repeat(LONGS, 10), np.tile(LONGS, 10)
+    found = np.asarray(runtime.load(executable, numerics=mode)(a, b))
+    np.testing.assert_array_equal(found.reshape(-1), np.reshape(meaning(a, b), -1))
+
+
+@pytest.mark.parametrize("mode", ["exact", "fast"])
+def test_floats_become_64_bit_integers_that_saturate_at_32(mode):
+    x = g.input("x", (5,))
+    executable = compiler.compile(Graph([x], [g.cast(x, "int64")]), numerics="fast")
+    given = np.array([1e10, -1e10, 3.0, -3.0, 2147483000.0], np.float32)
+    found = runtime.load(executable, numerics=mode)(given)
+    assert np.asarray(found).tolist() == [2**31 - 1, -(2**31), 3, -3, 2147483008]
+
+
+def test_what_only_times_takes_the_options_and_the_empty_ends_of_what_runs():
+    x, nothing = g.input("x", (8, 8), "int32"), g.input("nothing", (0,))
+    graph = Graph([nothing, x], [g.matmul(x, x), nothing])
+    seen = []
+    run = compiler.compile(graph, integer_products=True)
+    timed = compiler.compile(graph, numerics="none", integer_products=True,
+                             watch=lambda stage, state: seen.append(stage))  # fmt: skip
+    assert [s.shape for s in timed.inputs] == [(0,), (8, 8)]
+    assert [s.shape for s in timed.outputs] == [(8, 8), (0,)]
+    assert timed.instructions == len(run.program)
+    assert "choose" in seen
+    with pytest.raises(UnsupportedError) as refused:
+        compiler.compile(graph, numerics="none")
+    assert refused.value.code == "compiler.integer_product"

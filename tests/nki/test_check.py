@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from opentrn import nki
-from opentrn.base import TrnError, bfloat16, float32
+from opentrn.base import OrderError, TrnError, bfloat16, float32
 from opentrn.nki import Shaped, check, read_pair
 from opentrn.nki import isa as nisa
 from opentrn.nki import language as nl
@@ -59,7 +59,9 @@ def test_the_recording_goes_on_after_a_refused_instruction():
     assert [e.at.line for e in found.refusals] == [first + 2, first + 5]
     assert found.complete
     assert found.status == "refused"
-    assert codes(check(kernel, "trn3", {"a": TILE}).refusals) == ["tensor_tensor.data2"]
+    # trn3 takes the product, and what waits for itself is an instruction there
+    later = check(kernel, "trn3", {"a": TILE}).refusals
+    assert codes(later) == ["tensor_tensor.data2", "sim.order_ahead"]
 
 
 def test_a_tile_that_cannot_exist_ends_the_recording():
@@ -267,3 +269,46 @@ def test_an_index_column_may_have_further_dimensions_of_one():
     table = np.arange(128, dtype=np.float32).reshape(16, 8)
     index = np.array([[3], [0], [15], [7]], np.int32)
     np.testing.assert_array_equal(nki.run(kernel, table, index).outputs, table[index[:, 0]])
+
+
+def waiting(kind):
+    """Instructions that wait for each other, one for itself, or one for a later one."""
+
+    def kernel(a):
+        x, y = nl.load(a), nl.ndarray((128, 512), nl.float32)
+        one, two = nisa.tensor_copy(y, x), nisa.tensor_copy(x, y)
+        if kind == "circle":
+            two.depends_on(one)
+        one.depends_on(one if kind == "itself" else two)
+        out = nl.ndarray(a.shape, a.dtype, buffer=nl.shared_hbm)
+        nl.store(out, y)
+        return out
+
+    return kernel
+
+
+@pytest.mark.parametrize("kind", ["circle", "itself", "ahead"])
+def test_waits_that_lead_ahead_are_refused_by_runs_and_checks(kind):
+    kernel = waiting(kind)
+    line = kernel.__code__.co_firstlineno + 2
+    found = check(kernel, "trn2", {"a": TILE})
+    assert codes(found.refusals) == ["sim.order_ahead"]
+    assert found.refusals[0].at.line == line
+    with pytest.raises(OrderError) as refused:
+        nki.run(kernel, np.zeros((128, 512), np.float32))
+    assert refused.value.code == "sim.order_ahead"
+    assert refused.value.at.line == line
+
+
+def test_waits_that_lead_back_are_taken():
+    def kernel(a):
+        x, y = nl.load(a), nl.ndarray((128, 512), nl.float32)
+        first = nisa.tensor_copy(y, x)
+        nisa.tensor_copy(x, y).depends_on(first)
+        out = nl.ndarray(a.shape, a.dtype, buffer=nl.shared_hbm)
+        nl.store(out, x)
+        return out
+
+    assert check(kernel, "trn2", {"a": TILE}).refusals == []
+    x = np.arange(128 * 512, dtype=np.float32).reshape(128, 512)
+    assert np.array_equal(nki.run(kernel, x).outputs, x)
