@@ -4,6 +4,15 @@ import contextlib
 import os
 from collections.abc import Iterator
 
+from opentrn.base import UsageError, declare
+
+declare(
+    "dropin.behaviour",
+    "OPENTRN_BEHAVIOUR names no behaviour.",
+    rule="kernels do what is specified (spec), or what users saw chips do (as-observed)",
+    fix="set OPENTRN_BEHAVIOUR=as-observed, or leave it out",
+)
+
 
 def target() -> str | None:
     """The chip generation NKI_NC_VERSION names (gen2, gen3, gen4), else the platform override."""
@@ -22,8 +31,14 @@ def precise() -> bool:
 
 
 def as_observed() -> bool:
-    """Whether OPENTRN_BEHAVIOUR asks for what users saw chips do, not for what is specified."""
-    return os.environ.get("OPENTRN_BEHAVIOUR", "").strip().lower() == "as-observed"
+    """Whether OPENTRN_BEHAVIOUR asks for what users saw chips do, not for what is specified.
+
+    Raises UsageError `dropin.behaviour` for another word.
+    """
+    told = os.environ.get("OPENTRN_BEHAVIOUR", "").strip().lower()
+    if told not in ("", "spec", "as-observed"):
+        raise UsageError(f"OPENTRN_BEHAVIOUR is {told!r}", code="dropin.behaviour")
+    return told == "as-observed"
 
 
 def jax_on_neuron() -> bool:

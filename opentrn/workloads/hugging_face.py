@@ -18,7 +18,7 @@ declare(
 _ALSO = {"num_experts": "num_local_experts", "num_local_experts": "num_experts"}
 """Fields that are written under either name."""
 
-_MAY_BE_ZERO = {"n_shared_experts", "first_k_dense_replace", "q_lora_rank"}
+_MAY_BE_ZERO = {"n_shared_experts", "first_k_dense_replace", "q_lora_rank", "type_vocab_size"}
 
 
 class Config(dict):

@@ -104,6 +104,14 @@ def test_sizes_that_vary_have_to_be_fixed():
     assert from_onnx(made, shapes={"x": (5, 8)}).outputs[0].shape == (5, 3)
     with pytest.raises(UsageError, match="no input y; it has x"):
         from_onnx(made, shapes={"y": (5, 8)})
+    for given in ((5, 7), (5, 8, 1), (8,)):  # what the file says of the second axis is 8
+        with pytest.raises(UsageError, match=r"x is \[n, 8\], it was given") as caught:
+            from_onnx(made, shapes={"x": given})
+        assert caught.value.code == "graph.onnx_fixed"
+    with pytest.raises(UsageError, match="no axis of an input is called m; there are n"):
+        from_onnx(made, dims={"m": 2})
+    with pytest.raises(UsageError, match=r"x is \[n, 8\], it was given \[2, 9\]"):
+        from_onnx(made, fixed={"x": np.zeros((2, 9), np.float32)})
 
 
 def test_shape_arithmetic_leaves_no_trace():

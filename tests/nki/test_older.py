@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from opentrn import nki
-from opentrn.base import TrnError, UnknownNameError, explanation
+from opentrn.base import TrnError, UnknownNameError, UsageError, explanation
 from opentrn.dropin import install
 from opentrn.nki.older import older_function
 from opentrn.nki.older_changes import CHANGES, SINCE
@@ -334,3 +334,10 @@ def test_a_wrong_keyword_of_the_users_own_function_stays_a_type_error():
     with pytest.raises(TypeError) as caught:
         nki.run(kernel, X)
     assert not isinstance(caught.value, TrnError)
+
+
+def test_a_behaviour_that_is_none_is_refused_before_anything_changes(monkeypatch):
+    monkeypatch.setenv("OPENTRN_BEHAVIOUR", "odd")
+    with pytest.raises(UsageError, match="OPENTRN_BEHAVIOUR is 'odd'") as refused, install():
+        pass
+    assert refused.value.code == "dropin.behaviour"

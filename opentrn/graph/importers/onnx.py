@@ -43,6 +43,7 @@ from opentrn.graph.importers.onnx_file import (
     parse_model,
     place_of,
     refuse_file,
+    refuse_shape,
     shape_of,
     tensor_dtype,
 )
@@ -180,6 +181,11 @@ class Importer:
             if name not in free:
                 raise UsageError(f"the model has no input {name}; it has {', '.join(free) or '—'}",
                                  code="graph.onnx_fixed")
+        axes = {d.dim_param for i in graph.input for d in i.type.tensor_type.shape.dim} - {""}
+        for name in set(dims) - axes:
+            raise UsageError(f"no axis of an input is called {name}; there are "
+                             f"{', '.join(sorted(axes)) or 'none with a name'}",
+                             code="graph.onnx_fixed")
         for info in graph.input:
             if info.name in scope.values:
                 continue  # an initializer that old files list as an input too
@@ -188,6 +194,7 @@ class Importer:
                 continue
             shape = (tuple(map(int, shapes[info.name])) if info.name in shapes
                      else shape_of(info, dims))
+            refuse_shape(info, shape)
             if info.type.WhichOneof("value") != "tensor_type":
                 shape_of(info, dims)  # refuses it
             kind = dtype_of(tensor_dtype(info.type.tensor_type.elem_type))
@@ -208,6 +215,7 @@ class Importer:
             if array.dtype != want:
                 raise UsageError(f"the input {info.name} is {want}, it was given {array.dtype}",
                                  code="graph.onnx_fixed")
+            refuse_shape(info, array.shape)
         value = Builder().constant(Data.of(array, str(dtype_of(array.dtype))))
         self.fixed.add(value)
         return value

@@ -19,6 +19,7 @@ from opentrn.base import (
     MissingFileError,
     NotBuiltError,
     UnsupportedError,
+    UsageError,
     Where,
     declare,
 )
@@ -147,6 +148,20 @@ def dtype_of(kind: np.dtype, where: Where | None = None) -> DType:
         return graph_dtype(kind)
     except DtypeError:
         raise UnsupportedError(f"graphs have no {kind}", code="graph.onnx_type", at=where) from None
+
+
+def refuse_shape(info: Any, shape: tuple[int, ...]) -> None:
+    """UsageError `graph.onnx_fixed` for a shape that is not one of those an input declares."""
+    kind = info.type.tensor_type
+    if info.type.WhichOneof("value") != "tensor_type" or not kind.HasField("shape"):
+        return
+    told = [int(d.dim_value) if d.HasField("dim_value") else None for d in kind.shape.dim]
+    fits = len(told) == len(shape) and all(t in (None, n) for t, n in zip(told, shape, strict=True))
+    if not fits:
+        text = ", ".join(str(d.dim_value) if t is not None else d.dim_param or "?"
+                         for t, d in zip(told, kind.shape.dim, strict=True))  # fmt: skip
+        raise UsageError(f"the input {info.name} is [{text}], it was given {list(shape)}",
+                         code="graph.onnx_fixed")
 
 
 def shape_of(info: Any, dims: dict[str, int], where: Where | None = None) -> tuple[int, ...]:
