@@ -4,6 +4,7 @@ Such a kernel sees its operands as it would if it were called alone: each a whol
 writes into an operand stays its own, since values never change: it is given a copy.
 """
 
+from math import prod
 from typing import TYPE_CHECKING
 
 from opentrn.compiler.choose import Use, choice, no
@@ -21,7 +22,9 @@ def _foreign(value: Value) -> Use | no:
     callee = value.attrs.callee
     if callee.kernel is None:
         return no(f"{callee.name} was read from text, which holds its name alone")
-    return Use(value, callee.kernel, value.args, {}, "a kernel of the user's")
+    count = prod(getattr(callee.kernel, "grid", (1,)))
+    turns = f", its {count} instances in turn on one core" if count > 1 else ""
+    return Use(value, callee.kernel, value.args, {}, f"a kernel of the user's{turns}")
 
 
 def emit_foreign(emitter: "Emitter", use: Use) -> list[View]:

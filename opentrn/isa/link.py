@@ -1,6 +1,6 @@
 """Join programs: a recorded program is called with actual buffers in place of its parameters."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from opentrn.base import Where
 from opentrn.isa.buffer import Buffer
@@ -31,7 +31,11 @@ class Call:
     def run(self) -> None:
         """Append the program's body to the builder."""
         self.reserve()
-        for node in self.program.body:
+        self.extend(self.program.body)
+
+    def extend(self, nodes: Iterable[Instruction | Loop]) -> None:
+        """Append some of the program's instructions and loops, whose buffers are reserved."""
+        for node in nodes:
             self.builder.append(self._node(node))
 
     def reserve(self, space: str = "") -> None:

@@ -100,7 +100,7 @@ def record_cores(made: Any, chip, bound, grid: tuple[int, ...]) -> list[Recorded
     if len(cores) > 1 and all(one.program for one in found):
         for one in found[1:]:
             one.program.outputs = list(found[0].program.outputs)
-        _compare(cores, found[0])
+        compare(cores, found[0])
     return found
 
 
@@ -183,8 +183,9 @@ def returned(result: Any, found: Recorded) -> Iterable[View]:
         found.refused.append(UsageError(what, code="nki.return"))
 
 
-def _compare(cores: list[Core], found: Recorded) -> None:
-    """Where the cores meet, and what they do to shared memory in between."""
+def compare(cores: list[Core], found: Recorded) -> None:
+    """Enter into `found` where the cores meet differently, and what they do to shared memory in
+    between without an order."""
     for met in zip_longest(*(core.meetings for core in cores)):
         if len({one.opcode if one else "" for one in met}) > 1:
             told = ", ".join(

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from opentrn.base import Bug
 from opentrn.isa import Buffer, Builder, Program, View
 from opentrn.nki.jit import jit
+from opentrn.nki.one_core import take_turns
 from opentrn.nki.session import Session, entered, new_machine
 from opentrn.nki.tensor import Handle, MemoryRegion, NkiTensor
 
@@ -27,18 +29,27 @@ class Recording:
 def record(kernel: Callable, chip, *args: Any, **kwargs: Any) -> Recording:
     """Trace `kernel` on `chip`; every `isa.View` among the arguments stands for an HBM tensor.
 
-    Raises what the chip would refuse, at the kernel's line.  The kernel must not look at values.
+    A kernel with a launch grid (`kernel[2]`) becomes the program of one core, on which its
+    instances take turns (`nki.one_core`).  Raises what the chip would refuse, at the kernel's line.
+    The kernel must not look at values.
     """
-    made = jit(kernel)
+    made, grid = jit(kernel), getattr(kernel, "grid", (1,))
+    parameters: list[Buffer] = []
+
+    def body(session: Session) -> list[View]:
+        parameters.clear()
+        given = [_open(session, parameters, a) for a in args]
+        named = {k: _open(session, parameters, v) for k, v in kwargs.items()}
+        return _views(made.func(*given, **named))
+
+    if prod(grid) > 1:
+        program, held, results = take_turns(made.__name__, chip, grid, body)
+        return Recording(program, tuple(held[p] for p in parameters), tuple(results))
     machine = new_machine(chip)
     session = Session(made.__name__, chip, machine, Builder(made.__name__, chip.name))
     session.recording_only = 1
-    parameters: list[Buffer] = []
     with entered(session):
-        given = [_open(session, parameters, a) for a in args]
-        named = {k: _open(session, parameters, v) for k, v in kwargs.items()}
-        result = made.func(*given, **named)
-    views = _views(result)
+        views = body(session)
     for view in views:
         if view.buffer not in session.builder.outputs:
             session.builder.outputs.append(view.buffer)

@@ -16,11 +16,12 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from opentrn.base import UnsupportedError, declare
-from opentrn.isa import Builder, Program
+from opentrn.isa import Program
 from opentrn.nki.arrays import is_array, is_traced
 from opentrn.nki.check_arguments import shaped
 from opentrn.nki.check_record import Recorded, opened, returned
-from opentrn.nki.session import Session, chosen_chip, entered, new_machine
+from opentrn.nki.one_core import recorded
+from opentrn.nki.session import Session, chosen_chip
 from opentrn.nki.tensor import NkiTensor
 
 NUMBERS = itertools.count()
@@ -58,10 +59,20 @@ class Bound:
     leaves: tuple
     tree: Any
     places: tuple[int, ...]
+    key: tuple = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        key = self.kernel.func, self.kernel.grid, self.tree, tuple(map(_exact, self.leaves))
+        object.__setattr__(self, "key", key)
 
     @property
     def __name__(self) -> str:
         return self.kernel.__name__
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        """The sizes of the kernel's launch grid."""
+        return self.kernel.grid
 
     def __call__(self, *tensors: Any) -> list[Any]:
         """The kernel's function on these tensors."""
@@ -77,14 +88,11 @@ class Bound:
             given[place] = tensor
         return jax.tree_util.tree_unflatten(self.tree, given)
 
-    def _key(self) -> tuple:
-        return self.kernel.func, self.kernel.grid, self.tree, tuple(map(_exact, self.leaves))
-
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Bound) and self._key() == other._key()
+        return isinstance(other, Bound) and self.key == other.key
 
     def __hash__(self) -> int:
-        return hash(self._key())
+        return hash(self.key)
 
 
 def _exact(leaf: Any) -> tuple:
@@ -106,8 +114,8 @@ def _tensors(result: Any) -> list[Any]:
 class TracedKernel:
     """A kernel call in a function being traced: `run(args, kwargs)` runs it on arrays.
 
-    `program` is what it records for these shapes; `context` the target and checks in force.  What
-    is lowered for JAX's platform PLATFORM calls TARGET, with `token` as an attribute.
+    `programs` are what its instances record for these shapes, `context` the target and checks in
+    force.  What is lowered for JAX's platform PLATFORM calls TARGET, with `token` as an attribute.
     """
 
     TARGET: ClassVar[str] = "opentrn.nki"
@@ -115,14 +123,15 @@ class TracedKernel:
 
     bound: Bound
     run: Callable
-    program: Program
+    programs: tuple[Program, ...]
     context: contextvars.Context
     token: str = field(default_factory=lambda: f"kernel {next(NUMBERS)}")
 
     @property
     def flops(self) -> int:
         """Arithmetic of one call; of a device loop, that of one turn."""
-        return sum(one.form.flop_count for one in self.program.instructions())
+        every = (one for program in self.programs for one in program.instructions())
+        return sum(one.form.flop_count for one in every)
 
     def __call__(self, *arrays: Any) -> list[Any]:
         """The results for these arrays, flat."""
@@ -143,9 +152,10 @@ def call(kernel: Any, run: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     leaves, tree = jax.tree_util.tree_flatten((args, kwargs), is_leaf=lambda x: x is None)
     places = tuple(n for n, leaf in enumerate(leaves) if is_array(leaf))
     held = tuple(None if n in places else leaf for n, leaf in enumerate(leaves))
-    shapes, program = _recorded(kernel, args, kwargs)
+    shapes, programs = _recorded(kernel, args, kwargs)
     flat, out = jax.tree_util.tree_flatten(shapes)
-    made = TracedKernel(Bound(kernel, held, tree, places), run, program, contextvars.copy_context())
+    bound = Bound(kernel, held, tree, places)
+    made = TracedKernel(bound, run, programs, contextvars.copy_context())
     found = primitive().bind(*[leaves[n] for n in places], traced=made, shapes=tuple(flat))
     return jax.tree_util.tree_unflatten(out, found)
 
@@ -205,19 +215,20 @@ def primitive() -> Any:
     return made
 
 
-def _recorded(kernel: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, Program]:
-    """(shapes and dtypes of the results, in the structure the kernel returns; its program)."""
+def _recorded(kernel: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, tuple[Program, ...]]:
+    """(shapes and dtypes of the results, in the structure the kernel returns; the programs of its
+    instances)."""
     import jax
 
     chip = chosen_chip(kernel.options.get("platform_target"))
     bound = inspect.signature(kernel.func).bind(*args, **kwargs)
-    name = kernel.__name__
-    session = Session(name, chip, new_machine(chip), Builder(name, chip.name), grid=kernel.grid)
-    session.recording_only = 1
-    with entered(session):
+
+    def body(session: Session) -> Any:
         own = {name: opened(session, name, shaped(v)) for name, v in bound.arguments.items()}
         given = inspect.BoundArguments(bound.signature, own)
-        result = kernel.func(*given.args, **given.kwargs)
+        return kernel.func(*given.args, **given.kwargs)
+
+    cores, (result, *_) = recorded(kernel.__name__, chip, kernel.grid, body)
     found = Recorded()
     found.results += returned(result, found)
     for refused in found.refused:
@@ -227,7 +238,7 @@ def _recorded(kernel: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, Pr
         return jax.ShapeDtypeStruct(tensor.shape, tensor.dtype.storage)
 
     shapes = jax.tree_util.tree_map(of, result, is_leaf=lambda x: isinstance(x, NkiTensor))
-    return shapes, session.builder.program()
+    return shapes, tuple(core.builder.program() for core in cores)
 
 
 __all__ = ["Bound", "TracedKernel", "any_traced", "call", "primitive"]

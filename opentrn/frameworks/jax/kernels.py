@@ -7,16 +7,8 @@ the tokens of a function are found in what JAX traced, so nothing is kept betwee
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from opentrn.base import UnsupportedError, declare
 from opentrn.graph import Callee, StablehloCall, Value
 from opentrn.nki import TracedKernel
-
-GRID = declare(
-    "frameworks.jax_grid",
-    "A compiled function calls a kernel on several cores.",
-    rule="a compiled function runs on one NeuronCore",
-    fix="call the kernel without [n] there, or outside of the compiled function",
-)
 
 
 def equations(program: Any) -> Iterator[Any]:
@@ -30,16 +22,12 @@ def equations(program: Any) -> Iterator[Any]:
 
 
 def kernels_of(program: Any) -> dict[str, Callable[[StablehloCall], list[Value]]]:
-    """The importer's rule for the kernels that a jaxpr calls; empty where there are none.
-
-    Raises UnsupportedError `frameworks.jax_grid` for a kernel launched on several cores.
-    """
+    """The importer's rule for the kernels that a jaxpr calls; empty where there are none."""
     found: dict[str, TracedKernel] = {}
     for equation in equations(program):
         if str(equation.primitive) == "nki_kernel":
             traced = equation.params["traced"]
             found[traced.token] = traced
-            _refuse_grid(traced)
 
     def rule(call: StablehloCall) -> list[Value]:
         traced = found[call.attr("mhlo.backend_config")["token"]]
@@ -49,12 +37,6 @@ def kernels_of(program: Any) -> dict[str, Callable[[StablehloCall], list[Value]]
         return call.parts(call.g.foreign(*call.args, callee=callee))
 
     return {TracedKernel.TARGET: rule} if found else {}
-
-
-def _refuse_grid(traced: TracedKernel) -> None:
-    kernel = traced.bound.kernel
-    if kernel.instances > 1:
-        raise UnsupportedError(f"{kernel.__name__}[{kernel.instances}]", code=GRID)
 
 
 __all__ = ["equations", "kernels_of"]

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 import opentrn.nki as nki
+import opentrn.nki.isa as nisa
 import opentrn.nki.language as nl
-from opentrn.base import ShapeError, UnsupportedError
+from opentrn.base import NotBuiltError, OrderError, ShapeError, UnsupportedError
 from opentrn.graph import evaluate, from_stablehlo
 
 jax = pytest.importorskip("jax", reason="the extra `jax` is not installed")
@@ -140,9 +141,6 @@ def test_its_dtypes_are_kept_where_floats_are_narrowed():
 
 
 def test_what_cannot_be_is_refused():
-    with pytest.raises(UnsupportedError, match=r"scaled_sum\[2\]") as error:
-        neuron.jit(lambda x: scaled_sum[2](x, x, 1.0))(Y)
-    assert error.value.code == "frameworks.jax_grid"
     with pytest.raises(UnsupportedError, match="gradient of the kernel") as error:
         neuron.jit(jax.grad(lambda x: scaled_sum(x, x, 1.0)[0].sum()))(Y)
     assert error.value.code == "nki.jax_gradient"
@@ -153,3 +151,89 @@ def test_what_cannot_be_is_refused():
         lowering_platforms=("neuron",)).as_text()  # fmt: skip
     with pytest.raises(UnsupportedError, match=r"custom_call @opentrn\.nki"):
         from_stablehlo(text)
+
+
+# ------------------------------------------------------------------------- launches on two cores
+
+
+@nki.jit
+def halves(x, before=0):
+    """Each core adds the other's half to its own; core 1 then doubles what core 0 wrote."""
+    out = nl.ndarray((2, *x.shape), x.dtype, buffer=nl.shared_hbm)
+    me = nl.program_id(0)
+    height = x.shape[0] // 2
+    mine = nl.load(x[nl.ds(me * height, height)])
+    theirs = mine if before else nl.ndarray(mine.shape, mine.dtype)
+    own = nl.copy(mine)
+    nisa.sendrecv(mine, theirs, 1 - me, 1 - me, 0)
+    nl.store(out[0, nl.ds(me * height, height)], nl.add(own, theirs))
+    nisa.core_barrier(out, (0, 1))
+    if me == 1:
+        nl.store(out[1], nl.multiply(nl.load(out[0]), 2.0))
+    return out
+
+
+def same_halves(x):
+    """What `halves` computes, in JAX."""
+    both = x[: len(x) // 2] + x[len(x) // 2 :]
+    return jnp.stack([jnp.concatenate([both, both]), 2 * jnp.concatenate([both, both])])
+
+
+@pytest.mark.parametrize("before", [0, 1], ids=["into another tile", "into the tile it sends"])
+def test_the_cores_of_a_launch_take_turns(before):
+    jitted = neuron.jit(lambda x: halves[2](x * 3, before) + 1)
+    close(jitted(X), same_halves(X * 3) + 1)
+    (program,) = jitted.programs.values()
+    opcodes = {one.opcode for one in program.executable.program.instructions()}
+    assert not opcodes & {"sendrecv", "core_barrier"}
+    close(evaluate(program.lowered.graph, [X]), [same_halves(X * 3) + 1])
+    close(jax.jit(lambda x: halves[2](x, before))(X), same_halves(X))
+
+
+def test_launches_in_batches_loops_and_beside_each_other():
+    rows = np.stack([X, X + 1, -X])
+    close(neuron.jit(jax.vmap(lambda x: halves[2](x)))(rows), jax.vmap(same_halves)(rows))
+
+    def scanned(call):
+        return lambda x: jax.lax.scan(lambda c, r: (call(c)[0] + r, c.sum()), x, rows)
+
+    close(neuron.jit(scanned(halves[2]))(X), scanned(same_halves)(X))
+    both = neuron.jit(lambda x: (halves[2](x), scaled_sum(x.T, x.T, 1.0)[0], halves[2](x + 1)))
+    close(both(X), (same_halves(X), 2 * X.T, same_halves(X + 1)))
+
+
+def test_what_instances_in_turn_would_spoil_is_refused():
+    @nki.jit
+    def racing(x):
+        out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+        tile = nl.load(x)
+        if nl.program_id(0) == 0:
+            nl.store(out, tile)
+        else:
+            nl.load(out)
+        return out
+
+    @nki.jit
+    def apart(x):
+        out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+        nl.store(out[nl.ds(nl.program_id(0) * 8, 8)], nl.load(x[0:8]))
+        if nl.program_id(0) == 0:
+            nisa.core_barrier(out, (0, 1))
+        return out
+
+    @nki.jit
+    def drawing(x):
+        out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+        tile = nl.ndarray((8, x.shape[1]), nl.uint32)
+        nisa.rng(tile)
+        nl.store(out[nl.ds(nl.program_id(0) * 8, 8)], nl.copy(tile, dtype=x.dtype))
+        return out
+
+    for kernel, kind, code in (
+        (racing[2], OrderError, "nki.core_race"), (apart[2], OrderError, "sim.deadlock"),
+        (drawing[2], NotBuiltError, "nki.one_core"), (halves[4], NotBuiltError, "nki.cores"),
+    ):  # fmt: skip
+        with pytest.raises(kind) as error:
+            neuron.jit(lambda x, kernel=kernel: kernel(x))(X)
+        assert error.value.code == code
+        assert code == "nki.cores" or error.value.at.file == __file__
