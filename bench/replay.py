@@ -146,7 +146,8 @@ def transfer(step: Step, chip: Any) -> dict[str, Any]:
     dma = chip.dma
     issue, start = dma.hwdge_issue, dma.start
     if step.engine == "gpsimd":
-        issue, start = dma.swdge_issue, dma.swdge_start
+        fetch = dma.swdge_fetch if step.target == "sbuf" else 0.0
+        issue, start = dma.swdge_issue, dma.swdge_start + fetch
     each = dma.descriptor + step.bytes / dma.engine_rate
     issuer = timing.ENGINES.index(step.engine)
     return {

@@ -150,6 +150,7 @@ CHIP = _table({
         "hwdge": ("flag", "hardware descriptor generation exists"),
         "hwdge_issue": ("s", "issuing engine busy, hardware descriptors"),
         "swdge_start": ("s", "`start` with descriptors made by GpSimd"),
+        "swdge_fetch": ("s", "software descriptors: a load from HBM begins so much later"),
         "swdge_issue": ("s", "GpSimd busy, software descriptors"),
         "static_issue": ("s", "issuing engine busy, descriptors made beforehand"),
         "descriptor": ("s", "fixed cost of one descriptor on its engine"),

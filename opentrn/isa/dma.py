@@ -4,7 +4,8 @@ Cost model (hw/chips/*.toml, table [dma], gives the numbers, their sources and r
 transfer is cut into descriptors, one for each stretch that is dense on both sides (longer ones
 into pieces of at most `descriptor_bytes`).  The 16 DMA engines of a core serve 8 partitions each.
 An engine spends `descriptor + bytes / engine_rate` on a descriptor; the first byte moves `start`
-(`swdge_start` where GpSimd makes the descriptors) after the issuing engine's wait was satisfied.
+(`swdge_start` where GpSimd makes the descriptors, `swdge_fetch` more for a load from HBM) after the
+issuing engine's wait was satisfied.
 """
 
 import numpy as np
@@ -86,7 +87,8 @@ def issued_by(i) -> tuple[str, float, float]:
             hardware = dma.hwdge and dynamic == {"scalar"}
             mode = dge_mode.hwdge if hardware else dge_mode.swdge
     if mode is dge_mode.swdge:
-        return "gpsimd", dma.swdge_issue, dma.swdge_start
+        fetch = dma.swdge_fetch if i.src.space == "hbm" else 0.0
+        return "gpsimd", dma.swdge_issue, dma.swdge_start + fetch
     chosen = getattr(i, "engine", engine.unknown)
     issuer = chosen.name if chosen.name in ISSUERS else "sync"
     issue = dma.hwdge_issue if mode is dge_mode.hwdge else dma.static_issue

@@ -3,6 +3,7 @@
 import pytest
 
 from opentrn.hw import chip
+from opentrn.isa import dge_mode
 from opentrn.isa.dma import dma_copy, dma_transpose
 from tests.isa.vector_forms import BF16, make, tile
 
@@ -45,3 +46,26 @@ def test_a_transpose_reads_row_by_row():
     move = make(dma_transpose, dst=target, src=source).move
     assert (move.descriptors, move.descriptor_bytes, move.engines) == (256, 256, 16)
     assert move.busy_ns == pytest.approx(nanoseconds(16, 256, DMA.transpose_rate))
+
+
+def issued_on(name, source, target, mode):
+    """Engine that issues a copy, ns it is busy with that, ns from its wait to the first byte."""
+    move = make(dma_copy, name, dst=target, src=source, dge_mode=mode).move
+    return move.issuer, move.issue_ns, move.issue_ns + move.start_ns
+
+
+@pytest.mark.parametrize("name", ["trn1", "trn2", "trn3"])
+def test_who_makes_the_descriptors_pays_for_them(name):
+    dma = chip(name).dma
+    rows, held = hbm(128, 512, run=128 * 512), tile(128, 512, t=BF16, run=512)
+    load = issued_on(name, rows, held, dge_mode.swdge)
+    store = issued_on(name, held, rows, dge_mode.swdge)
+    assert (load[0], store[0]) == ("gpsimd", "gpsimd")
+    assert load[1] == store[1] == pytest.approx(dma.swdge_issue * 1e9)
+    assert store[2] == pytest.approx(1950.0)
+    assert load[2] == pytest.approx(1950.0 + 406.0)  # its first packet waits for descriptors
+    known = issued_on(name, rows, held, dge_mode.none)
+    assert known == ("sync", pytest.approx(dma.static_issue * 1e9), pytest.approx(1300.0))
+    if dma.hwdge:
+        hardware = issued_on(name, rows, held, dge_mode.hwdge)
+        assert hardware == ("sync", pytest.approx(600.0), pytest.approx(1300.0))
