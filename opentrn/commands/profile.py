@@ -1,5 +1,7 @@
 """`opentrn profile`: where the time goes, as text, tables, traces and a page to open."""
 
+import contextlib
+import io
 import json as jsonlib
 import os
 import sys
@@ -88,6 +90,7 @@ def _taker(args: tuple[str, ...], kernel: str, quiet: bool, names: list[str]) ->
     `names` gets the names of all kernels that ran.
     """
     ran: dict[tuple, list] = {}
+    printed: dict[str, str] = {}
 
     def take(file: str, target: str | None, settings: tuple[str, ...]) -> list[Any]:
         script = file.endswith(".py")
@@ -100,9 +103,14 @@ def _taker(args: tuple[str, ...], kernel: str, quiet: bool, names: list[str]) ->
             return [one for one in found if kernel in one.program]
         runs = ran.get((file, target))
         if runs is None:
-            found = _script(file, args, target, quiet) if script else _executable(file)
+            if script:
+                with _printing(file, target, quiet, printed):
+                    found = _script(file, args, target)
+            else:
+                found = _executable(file)
             names.extend(run[0][0].name for run in found)
-            runs = ran[file, target] = [run for run in found if kernel in run[0][0].name]
+            runs = [run for run in found if kernel in run[0][0].name]
+            runs = ran[file, target] = _with_work(file, runs)
         where = None if script else target
         with waiting("timing"):
             return [core for run in runs for core in _timed(*run, where, settings)]
@@ -110,18 +118,62 @@ def _taker(args: tuple[str, ...], kernel: str, quiet: bool, names: list[str]) ->
     return take
 
 
-def _script(path: str, args: tuple[str, ...], target: str | None, quiet: bool) -> list[tuple]:
-    """Run a script; `(programs, chip, trip counts of each core)` of each kernel call."""
-    import contextlib
-    import io
+def _with_work(file: str, runs: list[tuple]) -> list[tuple]:
+    """The runs in which some core has an instruction; the others are named on standard error.
 
+    UsageError `profiler.empty` where there is no other.
+    """
+    from opentrn import profiler  # noqa: F401 - declares the code
+    from opentrn.base import UsageError
+
+    full = [run for run in runs if any(program.body for program in run[0])]
+    names = ", ".join(dict.fromkeys(run[0][0].name for run in runs if run not in full))
+    if runs and not full:
+        raise UsageError(f"the kernel of {file} has no instructions: {names}",
+                         code="profiler.empty")  # fmt: skip
+    if names:
+        click.echo(f"left out, for they have no instructions: {names}", err=True)
+    return full
+
+
+def _script(path: str, args: tuple[str, ...], target: str | None) -> list[tuple]:
+    """Run a script; `(programs, chip, trip counts of each core)` of each kernel call."""
     from opentrn import nki
     from opentrn.dropin import run_script
 
-    silent = contextlib.redirect_stdout(io.StringIO()) if quiet else contextlib.nullcontext()
-    with nki.watch() as runs, silent:
+    with nki.watch() as runs:
         run_script(path, args, target)
     return [(run.programs, run.chip, run.trips or None) for run in runs]
+
+
+class _Kept:
+    """Standard output, kept as well."""
+
+    def __init__(self, out: Any):
+        self.out, self.text = out, ""
+
+    def write(self, text: str) -> int:
+        """Write through."""
+        self.text += text
+        return self.out.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.out, name)
+
+
+@contextlib.contextmanager
+def _printing(file: str, target: str | None, quiet: bool, printed: dict) -> Iterator[None]:
+    """What a script prints is shown once; for another target again only where it differs."""
+    first = file not in printed
+    kept = _Kept(sys.stdout if first and not quiet else io.StringIO())
+    try:
+        with contextlib.redirect_stdout(kept):
+            yield
+    finally:
+        if first:
+            printed[file] = kept.text
+        elif not quiet and kept.text != printed[file]:
+            click.echo(f"on {target} the script printed:\n{kept.text}")
 
 
 def _executable(path: str) -> list[tuple]:

@@ -26,6 +26,12 @@ declare(
     fix="profile a script that calls its kernels when run",
 )
 declare(
+    "profiler.empty",
+    "A kernel without instructions was to be profiled: it takes no time, and nothing bounds it.",
+    rule="a profile is of a program with at least one instruction",
+    fix="let the kernel compute something and store it; one that returns its input does nothing",
+)
+declare(
     "profiler.options",
     "Options of `opentrn profile` that do not fit what was profiled.",
     rule="a table or a trace is of one kernel, and a saved summary holds no events",

@@ -123,7 +123,7 @@ def test_comparing_two_scripts_and_a_saved_summary(opentrn, kernel, script):
     assert refused.err.startswith("a saved summary holds no events")
 
 
-def test_bad_files_and_empty_programs(opentrn, script, tmp_path):
+def test_bad_files(opentrn, script, tmp_path):
     script('{"schema": "other"}', "a.json")
     script("no executable", "b.trn")
     script("print('nothing to profile')", "none.py")
@@ -154,11 +154,35 @@ def test_bad_files_and_empty_programs(opentrn, script, tmp_path):
     assert result.status == 2
     assert result.err.startswith("there is no file nofile to compare with\n")
     assert result.out == ""
-    result = opentrn("profile", "empty.py", "--report", "empty.html", "--memory")
-    assert (result.status, result.err) == (0, "")
-    assert "empty: nothing takes time" in result.out
-    assert "SBUF: no tile" in result.out
-    assert (tmp_path / "empty.html").stat().st_size > 20_000
+
+
+def test_a_kernel_without_instructions_has_no_profile(opentrn, script, tmp_path):
+    empty = "import nki, numpy as np\ndef same(x):\n    return x\n"
+    empty += "nki.jit(same)(np.zeros((4, 4), np.float32))\n"
+    script(empty, "empty.py")
+    for more in (["--report", "empty.html", "--memory"], ["--json"], ["--out", "d"],
+                 ["--target", "trn1,trn2"], ["--format", "perfetto"]):  # fmt: skip
+        result = opentrn("profile", "empty.py", *more)
+        assert (result.status, result.out) == (2, "")
+        assert "the kernel of empty.py has no instructions: same" in result.err
+        assert "profiler.empty" in result.err
+    assert not (tmp_path / "empty.html").exists()
+    script(KERNEL + empty, "both.py")
+    result = opentrn("profile", "both.py")
+    assert (result.status, result.err) == (0, "left out, for they have no instructions: same\n")
+    assert "product on trn2" in result.out
+    assert "same on trn2" not in result.out
+
+
+def test_what_a_script_prints_is_shown_once_for_all_targets(opentrn, kernel, script):
+    result = opentrn("profile", kernel, "--target", "trn1,trn2,trn3", "--", "x")
+    assert result.out.splitlines().count("arguments x") == 1
+    script(KERNEL + "print(nki.isa.get_nc_version())\n", "version.py")
+    lines = opentrn("profile", "version.py", "--target", "trn1,trn2").out.splitlines()
+    assert lines.count("arguments") == 2  # they differ: both are shown, the second by its name
+    assert lines.index("on trn2 the script printed:") > lines.index("arguments")
+    told = json.loads(opentrn("profile", kernel, "--target", "trn1,trn2", "--json").out)
+    assert set(told["columns"]) == {"trn1", "trn2"}
 
 
 def test_targets_side_by_side(opentrn, kernel):
