@@ -80,11 +80,12 @@ def matmul() -> list[Figure]:
     a, b = lhsT.astype(np.float32), rhs.astype(np.float32)
     run = nki.run(kernels.matmul, lhsT, rhs)
     replay = Replay(run.program, run.chip)
-    plain, eager, again = medians(
-        lambda: a.T @ b,
-        lambda: nki.run(kernels.matmul, lhsT, rhs),
-        lambda: replay([lhsT, rhs]),
-    )
+    with nki.tracing():
+        plain, eager, again = medians(
+            lambda: a.T @ b,
+            lambda: nki.run(kernels.matmul, lhsT, rhs),
+            lambda: replay([lhsT, rhs]),
+        )
     rate = 2 * 2048**3 / 1e9
     note = f"NumPy {rate / plain:.0f} GFLOP/s, interpreted {rate / eager:.0f}"
     return [
@@ -115,7 +116,8 @@ def overhead() -> list[Figure]:
     x = np.ones((128, 1), np.float32)
     run = nki.run(small_instructions, x)
     replay = Replay(run.program, run.chip)
-    eager, again = medians(lambda: nki.run(small_instructions, x), lambda: replay([x]))
+    with nki.tracing():
+        eager, again = medians(lambda: nki.run(small_instructions, x), lambda: replay([x]))
     each = 1e6 / len(run.program)
     return [
         Figure("overhead.eager", eager * each, "us/instruction", 25, "less", "check and record"),

@@ -1,6 +1,7 @@
 """The kernel language: Python that runs, and records an `isa.Program`."""
 
 from opentrn.nki import collectives, dtype, isa, kernels, language, typing
+from opentrn.nki.again import tracing
 from opentrn.nki.axes import name_axes
 from opentrn.nki.check import Checked, check, document, worst
 from opentrn.nki.check_arguments import Shaped, read_grid, read_pair
@@ -14,6 +15,7 @@ from opentrn.nki.quirks import QUIRKS, Quirk
 from opentrn.nki.ranks import PerRank, run_ranks, simulate
 from opentrn.nki.record import Recording, record
 from opentrn.nki.session import Run, current_chip, use_strict, use_target, watch, watch_findings
+from opentrn.nki.target import told_rounding
 from opentrn.nki.tensor import NKIObject, NkiTensor
 from opentrn.nki.traced import TracedKernel
 from opentrn.nki.versions import TODAY, VERSIONS, current_version, use_version
@@ -56,6 +58,8 @@ __all__ = [
     "run",
     "run_ranks",
     "simulate",
+    "told_rounding",
+    "tracing",
     "typing",
     "use_strict",
     "use_target",

@@ -1,15 +1,17 @@
 """Arrays in and out of kernels: NumPy, ml_dtypes and torch become HBM tensors, results in kind."""
 
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import numpy as np
 
 from opentrn.base import DtypeError, UsageError, declare, numerics
 from opentrn.base import dtype as as_dtype
-from opentrn.isa import view_of
+from opentrn.isa import Buffer, view_of
 from opentrn.nki import versions
 from opentrn.nki.session import Session
 from opentrn.nki.tensor import Handle, MemoryRegion, NkiTensor
+from opentrn.sim import Finding
 
 declare(
     "nki.argument_dtype",
@@ -165,20 +167,27 @@ def _input(session: Session, name: str, array: np.ndarray, shape) -> NkiTensor:
     return whole(session, buffer, region)
 
 
-def write_back(session: Session, buffers) -> None:
+def write_back(
+    pairs: Iterable[tuple[Buffer, np.ndarray]],
+    mutated: Collection[Buffer],
+    held: Callable[[Buffer], np.ndarray],
+) -> list[Finding]:
     """Give the caller's arrays what the kernel wrote into them; notice those that are read-only.
 
-    The vendor's simulator does so too; a JAX array never changes, its copy takes the write.
+    `held` says what a buffer holds, in its storage dtype.  The vendor's simulator writes back too;
+    a JAX array never changes, its copy takes the write.
     """
-    for buffer, array in session.arguments:
-        if buffer not in buffers:
+    found = []
+    for buffer, given in pairs:
+        if buffer not in mutated:
             continue
+        array = given if framework(given) == "numpy" else to_numpy(given)
         if array.flags.writeable:
-            values = session.machine.storage(buffer).array.view(buffer.dtype.storage)
-            np.copyto(array, values.reshape(array.shape))
+            np.copyto(array, held(buffer).reshape(array.shape))
         else:
             what = f"input `{buffer.name}` is written, but the caller's array is read-only"
-            session.findings.append(versions.finding("nki.read_only", what, buffer.where))
+            found.append(versions.finding("nki.read_only", what, buffer.where))
+    return found
 
 
 def whole(session: Session, buffer, region: MemoryRegion) -> NkiTensor:

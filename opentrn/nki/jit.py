@@ -13,7 +13,8 @@ import numpy as np
 from opentrn.base import Bug, UsageError, declare
 from opentrn.isa import Builder, quiet
 from opentrn.nki import traced, versions
-from opentrn.nki.cores import launch
+from opentrn.nki.again import Launch, launch_of, remember, replayed
+from opentrn.nki.cores import launch as launch_cores
 from opentrn.nki.exchange import World
 from opentrn.nki.launch import call, check_inputs, kind_of, results
 from opentrn.nki.refusals import PlainTracebacks
@@ -177,14 +178,18 @@ def run(kernel: Callable, *args: Any, **kwargs: Any) -> Run:
         like = kind_of(args, kwargs)
         if made.instances > 1:
             world = World(chip, cores=made.instances)
-            (done,) = launch(made.func, made.grid, world, [bound], like)
+            (done,) = launch_cores(made.func, made.grid, world, [bound], like)
         else:
-            done = _alone(made, chip, bound, like)
+            launch = launch_of(made.func, bound.arguments, made.grid, chip, like)
+            done = replayed(launch) or _alone(made, chip, bound, like, launch)
     report(done)
     return done
 
 
-def _alone(kernel: Kernel, chip, bound: inspect.BoundArguments, like: str) -> Run:
+def _alone(
+    kernel: Kernel, chip, bound: inspect.BoundArguments, like: str, launch: Launch | None
+) -> Run:
+    """Trace a kernel of one program instance, instruction by instruction."""
     machine = new_machine(chip)
     name = kernel.__name__
     session = Session(name, chip, machine, Builder(name, chip.name), grid=kernel.grid)
@@ -193,4 +198,6 @@ def _alone(kernel: Kernel, chip, bound: inspect.BoundArguments, like: str) -> Ru
     program = session.finished()
     check_inputs(session, program)
     findings, trips = (*session.noticed(), *machine.findings), tuple(machine.trips)
-    return Run(name, outputs, (program,), chip, findings, (trips,))
+    run = Run(name, outputs, (program,), chip, findings, (trips,))
+    remember(launch, run, session)
+    return run

@@ -52,7 +52,8 @@ def check_inputs(session: Session, program) -> None:
     on inputs and outputs.
     """
     exchange.notice_io(session.collectives, program, session.machine)
-    arrays.write_back(session, program.mutated)
+    held = session.machine.stored
+    session.findings += arrays.write_back(session.arguments, program.mutated, held)
     for buffer in program.mutated:
         if buffer not in program.outputs:
             session.machine.notice(

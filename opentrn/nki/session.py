@@ -272,6 +272,16 @@ def new_machine(chip) -> Machine:
     return Machine(chip, _STRICT.get())
 
 
+def strict_now() -> Strict:
+    """The checks in force."""
+    return _STRICT.get() or Strict()
+
+
+def looked_at() -> bool:
+    """Whether somebody looks into the kernels that run here (`looking`)."""
+    return bool(_LOOKERS.get())
+
+
 @contextmanager
 def watch() -> Iterator[list[Run]]:
     """Collect the `Run` of every kernel called inside the block, in order."""

@@ -6,8 +6,9 @@ from opentrn.sim.functional import Machine
 from opentrn.sim.legality import examine
 from opentrn.sim.lockstep import Lockstep
 from opentrn.sim.place import Placement, place
+from opentrn.sim.plan import Plan, plan_of
 from opentrn.sim.races import races
-from opentrn.sim.replay import Replay
+from opentrn.sim.replay import OutOfRange, Replay
 from opentrn.sim.strict import Finding, Strict
 from opentrn.sim.threads import one_blas_thread
 from opentrn.sim.timeline import Timeline, timeline
@@ -17,8 +18,10 @@ __all__ = [
     "Finding",
     "Lockstep",
     "Machine",
+    "OutOfRange",
     "Piece",
     "Placement",
+    "Plan",
     "Replay",
     "Strict",
     "Timeline",
@@ -28,6 +31,7 @@ __all__ = [
     "moved_trips",
     "one_blas_thread",
     "place",
+    "plan_of",
     "races",
     "timeline",
     "timeline_together",

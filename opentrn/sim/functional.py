@@ -60,6 +60,8 @@ class Machine:
         # Work that was checked and recorded and is still to be computed (see `sim.late`).
         self.late: list[Callable[[], Any]] = []
         self.products: dict[tuple[int, int], np.ndarray] = {}
+        # Whether values were handed out: then what runs may depend on them.
+        self.looked = False
         self._held: list[Buffer] = []
         self._holding = 0
         # Carries out instructions that need other cores or ranks; set by who runs them together.
@@ -169,12 +171,22 @@ class Machine:
 
     def value(self, view: View) -> np.ndarray:
         """A copy of what the view holds, as carrier values; a scalar runtime index is followed."""
+        self.looked = True
+        return self.held(view)
+
+    def held(self, view: View) -> np.ndarray:
+        """As `value`, for the machine itself: no program depends on it."""
         self.catch_up()
         storage = self.storage(view.buffer)
         storage.settle(view)
         if view.index is not None:
             return np.array(access(self, storage, view, None).read())
         return np.array(storage.read(view))
+
+    def stored(self, buffer: Buffer) -> np.ndarray:
+        """What an HBM buffer holds, in its storage dtype and shape."""
+        flat = self.storage(buffer).array.view(buffer.dtype.storage)
+        return flat.reshape(buffer.shape)
 
     # ------------------------------------------------------------ running now
 
@@ -368,7 +380,7 @@ class Machine:
         if form.state:
             known = given[form.state] = self.states.of(form)
             writers.append((form.state, lambda v: None if v is known else np.copyto(known, v)))
-        return _step(form, given, moving, writers, links)
+        return dynamic.step(form, given, moving, writers, links)
 
     def _mover(self, instruction: Instruction, source: Storage) -> Callable[[], None]:
         to, view = instruction.operands
@@ -576,25 +588,3 @@ class Machine:
                 at=loop.where,
             )
         return trips + 1
-
-
-def _step(form, given: dict, moving: list, writers: list, links) -> Callable[[], None]:
-    """The fastest closure for this mix of inputs and outputs."""
-    run = form.run
-    if not moving and len(writers) == 1:
-        name, write = writers[0]
-        return lambda: write(run(**given)[name])
-
-    def step():
-        for name, read in moving:
-            value = read()
-            if links.dropped:
-                links.dropped = False
-                return
-            given[name] = value
-        result = run(**given)
-        for name, write in writers:
-            if name in result:
-                write(result[name])
-
-    return step

@@ -1,6 +1,6 @@
 """How the machine runs the instructions of one form, worked out once for each form."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from opentrn.base import float32
 from opentrn.isa import Instruction, RegisterForm, View
@@ -92,14 +92,19 @@ def _same(tiles: list) -> bool:
 
 def check_range(machine, instruction: Instruction, plan: Plan) -> None:
     """Notice inputs for which the instruction's function is not defined."""
-    given = {}
-    for n, name in plan.inputs:
-        operand = instruction.operands[n]
-        given[name] = machine.value(operand) if isinstance(operand, View) else operand
-    found = instruction.form.outside(**given)
+    found = outside(machine, instruction, plan)
     if found:
         what = f"{instruction.opcode}: {instruction.form.range_text(found)}"
         machine.notice("activation_range", what, instruction.where)
 
 
-__all__ = ["Plan", "check_range", "plan_of"]
+def outside(machine, instruction: Instruction, plan: Plan) -> Any:
+    """What of the inputs lies where the instruction's function is not defined, if anything."""
+    given = {}
+    for n, name in plan.inputs:
+        operand = instruction.operands[n]
+        given[name] = machine.held(operand) if isinstance(operand, View) else operand
+    return instruction.form.outside(**given)
+
+
+__all__ = ["Plan", "check_range", "outside", "plan_of"]

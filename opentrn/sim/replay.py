@@ -1,6 +1,7 @@
 """Run a recorded program again on new inputs: every instruction bound to memory once."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -9,6 +10,7 @@ from opentrn.isa import Buffer, Instruction, Loop, Program, View, quiet
 from opentrn.sim.exposed import exposed
 from opentrn.sim.functional import Machine
 from opentrn.sim.memory import Storage
+from opentrn.sim.plan import outside, plan_of
 from opentrn.sim.threads import one_blas_thread
 
 declare(
@@ -19,15 +21,21 @@ declare(
 )
 
 
+class OutOfRange(Exception):
+    """An input of a replay lies where the function of an activation is not defined."""
+
+
 class Replay:
     """A program bound to one machine's memory; call it with inputs to get outputs.
 
     Checks ran when the program was recorded; a replay repeats only those that depend on values
-    (dynamic addresses).  On-chip tiles whose lives do not meet share host memory.
+    (dynamic addresses).  On-chip tiles whose lives do not meet share host memory.  With `ranges` a
+    replay ends with OutOfRange where the machine would notice `activation_range`.
     """
 
-    def __init__(self, program: Program, chip):
+    def __init__(self, program: Program, chip, ranges: bool = False):
         self.program, self.machine = program, Machine(chip, checking=False)
+        self._ranges = ranges
         self._reinterpreted = _reinterpreted(program)
         self._exposed = exposed(program, chip)
         self._written = {v.buffer for one in program.instructions() for v in one.writes()}
@@ -64,6 +72,8 @@ class Replay:
             for buffer in buffers:
                 if buffer not in self.machine.storages:
                     self._tile(buffer, free, steps)
+            if self._ranges and not isinstance(node, Loop) and node.form.limited:
+                steps.append(partial(self._in_range, node))
             steps.append(self.machine.bind_node(node))
             for buffer in buffers:
                 if buffer.on_chip and last[buffer] == number:
@@ -71,6 +81,10 @@ class Replay:
                     if not storage.raw:
                         free.setdefault(_kind(buffer), []).append(storage.array)
         return steps
+
+    def _in_range(self, instruction: Instruction) -> None:
+        if outside(self.machine, instruction, plan_of(instruction.form)):
+            raise OutOfRange
 
     def _tile(self, buffer: Buffer, free: dict, steps: list) -> None:
         raw = buffer in self._reinterpreted
@@ -120,13 +134,17 @@ class Replay:
 
     def read(self, buffer: Buffer) -> np.ndarray:
         """A copy of what an HBM buffer holds, in its storage dtype and shape."""
-        storage = self.machine.storages[buffer]
-        flat = storage.array.view(buffer.dtype.storage)
-        return np.array(flat.reshape(buffer.shape))
+        return np.array(self.machine.stored(buffer))
 
     def read_view(self, view: View) -> np.ndarray:
         """A copy of what a view of an HBM buffer holds, in its storage dtype and shape."""
-        return np.array(numerics.encode(self.machine.value(view), view.dtype))
+        return np.array(numerics.encode(self.machine.held(view), view.dtype))
+
+    @property
+    def size(self) -> int:
+        """Bytes of the memory it is bound to."""
+        arrays = {id(one.array): one.array for one in self.machine.storages.values()}
+        return sum(array.nbytes for array in arrays.values())
 
 
 def _fill(storage: Storage, array: np.ndarray) -> None:
@@ -161,4 +179,4 @@ def _reinterpreted(program: Program) -> set[Buffer]:
     return found
 
 
-__all__ = ["Replay"]
+__all__ = ["OutOfRange", "Replay"]

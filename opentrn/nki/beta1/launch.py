@@ -2,7 +2,7 @@
 
 import inspect
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -13,6 +13,7 @@ import numpy as np
 from opentrn.base import OrderError, UsageError, declare, numerics, user_line
 from opentrn.isa import Buffer, Builder, Instruction, quiet, view_of
 from opentrn.nki import arrays, exchange, refusals
+from opentrn.nki.again import Launch, launch_of, remember, replayed
 from opentrn.nki.beta1 import language, typing
 from opentrn.nki.beta1.blocks import Blocks
 from opentrn.nki.beta1.pending import OlderSession
@@ -127,12 +128,30 @@ def run(
 
     `ranks` is the place of this rank among others; arrays whose id is in `kept` stay as they are.
     """
-    name = func.__name__
     args, kwargs = typing.filled(args), typing.filled(kwargs)
-    machine = new_machine(chip)
     bound = inspect.signature(func).bind(*args, **kwargs)
-    session = Instances(name, chip, machine, Builder(name, chip.name), grid=grid, ranks=ranks)
     like = kind_of(args, kwargs)
+    same = None if ranks else launch_of(func, bound.arguments, grid, chip, like)
+    done = replayed(same, _write_back)
+    if done is None:
+        done = _traced(func, grid, bound, like, chip, ranks, kept, same)
+    report(done)
+    return done
+
+
+def _traced(
+    func: Callable,
+    grid: tuple[int, ...],
+    bound: inspect.BoundArguments,
+    like: str,
+    chip: Any,
+    ranks: Ranks | None,
+    kept: frozenset[int],
+    same: Launch | None,
+) -> Run:
+    """Run every instance instruction by instruction."""
+    name, machine = func.__name__, new_machine(chip)
+    session = Instances(name, chip, machine, Builder(name, chip.name), grid=grid, ranks=ranks)
     with entered(session), one_blas_thread(), quiet():
         given = _arguments(session, bound)
         for look in session.lookers:
@@ -142,7 +161,9 @@ def run(
         program = session.finished()
         exchange.notice_io(session.collectives, program, machine)
         given = [a for v in bound.arguments.values() for a in _arrays(v)]
-        _write_back(session, program, given, kept)
+        pairs = zip(session.builder.inputs, given, strict=True)
+        pairs = [(buffer, array) for buffer, array in pairs if id(array) not in kept]
+        _write_back(pairs, program.mutated, partial(_held, machine))
     done = Run(
         name,
         outputs,
@@ -151,7 +172,7 @@ def run(
         (*session.noticed(), *machine.findings),
         (tuple(machine.trips),),
     )
-    report(done)
+    remember(same, done, session)
     return done
 
 
@@ -244,13 +265,21 @@ def _arrays(value: Any) -> list:
     return []
 
 
-def _write_back(session: OlderSession, program: Any, given: list, kept: frozenset[int]) -> None:
+def _held(machine: Any, buffer: Buffer) -> np.ndarray:
+    """What an input holds after the run, in its storage dtype."""
+    return np.array(numerics.encode(machine.storage(buffer).read(view_of(buffer)), buffer.dtype))
+
+
+def _write_back(
+    pairs: Iterable[tuple[Buffer, Any]],
+    mutated: Collection[Buffer],
+    held: Callable[[Buffer], np.ndarray],
+) -> None:
     """Copy what the kernel wrote into its arguments to the caller's arrays."""
-    for buffer, array in zip(session.builder.inputs, given, strict=True):
-        if buffer not in program.mutated or id(array) in kept:
+    for buffer, array in pairs:
+        if buffer not in mutated:
             continue
-        held = session.machine.storage(buffer).read(view_of(buffer))
-        values = np.array(numerics.encode(held, buffer.dtype)).reshape(array.shape)
+        values = held(buffer).reshape(array.shape)
         if arrays.is_torch(array):
             array.copy_(arrays.from_numpy(values, "torch"))
         else:
