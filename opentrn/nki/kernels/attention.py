@@ -15,7 +15,7 @@ from opentrn.nki import isa as nisa
 from opentrn.nki import language as nl
 from opentrn.nki.jit import jit
 from opentrn.nki.kernels.matmul import operand_dtype
-from opentrn.nki.kernels.tiles import Balance, cover, pipelined, sheet, spans, transposed
+from opentrn.nki.kernels.tiles import START, Balance, cover, pipelined, sheet, spans, transposed
 
 declare(
     "kernels.attention_head",
@@ -33,12 +33,14 @@ LOWEST = {"bool": -1e38, "float": -3.4028234663852886e38}
 LEAST_SUM = 1e-30
 # Bytes of a partition for the keys and values of the heads that are held together.
 HELD_BYTES = 48 << 10
-# Keys and values of one head in a partition beyond which keys are taken in windows of so many; and
-# the queries that pass by a window before the next is loaded.
+# Keys and values of one head in a partition beyond which keys are taken in windows of so many (half
+# as many in float32), and the queries that pass by a window before the next is loaded.
 WINDOW_BYTES, WINDOW, WINDOW_QUERIES = 32 << 10, 4096, 2048
 # Scores of a tile of queries that stay in PSUM.  Three groups have scores at a time, so more than
 # this many would leave no banks for other work, and it pays to copy them to SBUF.
 PSUM_SCORES = 768
+# PSUM banks of scores that leave for SBUF by one instruction.
+BANKS_TAKEN = 2
 
 
 def _rows_of_heads(x, batch: int, heads: tuple[int, int]):
@@ -197,19 +199,33 @@ class Group:
         in_psum = not scoring.numbers and len(pairs) * keys <= PSUM_SCORES
         memory = nl.psum if in_psum else nl.sbuf
         self.raw = nl.ndarray((height, len(pairs), keys), nl.float32, memory)
+        bank = nl.tile_size.psum_bank_fmax
+        step = bank if in_psum or scoring.numbers else BANKS_TAKEN * bank
+        self.peaks = None
+        if not in_psum and not scoring.numbers:
+            shape = (height, len(pairs), cover(keys, step))
+            self.peaks = nl.ndarray(shape, nl.float32, nl.sbuf)
         for n, (q, k, _) in enumerate(pairs):
-            for first, last in spans(keys, nl.tile_size.psum_bank_fmax):
+            for at, (first, last) in enumerate(spans(keys, step)):
                 total = block = self.raw[:, n, first:last]
                 if not in_psum:
                     total = nl.ndarray((height, last - first), nl.float32, nl.psum)
-                nisa.nc_matmul(total, q, k[:, first:last], accumulate=False)
-                part = None if added is None else added[:, first:last]
-                if not scoring.numbers:
-                    self._hide(total, part, (self.keys[0] + first, self.keys[0] + last))
+                for a, b in spans(last - first, bank):
+                    columns = (first + a, first + b)
+                    self._score(total[:, a:b], q, k, added, columns)
                 if not in_psum:
-                    self._take(block, total, part)
+                    part = None if added is None else added[:, first:last]
+                    self._take(block, total, part, n, at)
         if scoring.numbers and scoring.causal and self.rows[0] < self.keys[1]:
             hide_later(self.raw[:, 0, self.rows[0] - self.keys[0] : keys], float("-inf"))
+
+    def _score(self, total, q, k, added, columns: tuple[int, int]) -> None:
+        """Products of queries with the keys `columns`, counted from the first; hidden in PSUM."""
+        first, last = columns
+        nisa.nc_matmul(total, q, k[:, first:last], accumulate=False)
+        if not self.scoring.numbers:
+            part = None if added is None else added[:, first:last]
+            self._hide(total, part, (self.keys[0] + first, self.keys[0] + last))
 
     def _hide(self, total, part, columns: tuple[int, int]) -> None:
         """Add HIDDEN to scores in PSUM, by a product of the identity with the mask."""
@@ -222,25 +238,29 @@ class Group:
             block = total[:, first - columns[0] : last - columns[0]]
             nisa.nc_matmul(block, scoring.identity[0:height, 0:height], later, accumulate=True)
 
-    def _take(self, dst, total, part) -> None:
-        """Scores from PSUM to SBUF; a mask of numbers is added to what is already scaled."""
+    def _take(self, dst, total, part, n: int, at: int) -> None:
+        """Scores from PSUM to SBUF, and on the way the largest of each row; a mask of numbers is
+        added to what is already scaled."""
         scoring = self.scoring
-        if not scoring.numbers:
-            scoring.balance.copy(dst, total)
+        scoring.balance.vector += 2 * START + dst.shape[1]
+        if self.peaks is None:
+            nisa.scalar_tensor_tensor(dst, total, nl.multiply, scoring.scale, nl.add, part)
             return
-        scoring.balance.vector += dst.shape[1]
-        nisa.scalar_tensor_tensor(dst, total, nl.multiply, scoring.scale, nl.add, part)
+        peak = self.peaks[:, n, at : at + 1]
+        nisa.tensor_scalar_reduce(dst, total, nl.multiply, 1.0, nl.maximum, peak)
 
     def find_peaks(self) -> None:
         """Minus the largest score of each row: [T, G]."""
-        scoring, (_, heads, keys) = self.scoring, self.raw.shape
+        scoring, source = self.scoring, self.raw if self.peaks is None else self.peaks
+        _, heads, width = source.shape
         self.peak = nl.ndarray((self.height, heads), nl.float32, nl.sbuf)
-        nisa.tensor_reduce(self.peak, nl.maximum, self.raw, axis=2, negate=True)
-        scoring.balance.vector += heads * keys
+        nisa.tensor_reduce(self.peak, nl.maximum, source, axis=2, negate=True)
+        scoring.balance.vector += heads * width + 2 * START
+        self._scale_peak()
+
     def exponentiate(self) -> None:
         """Probabilities but for the division [T, G, S], and their sums [T, G]."""
         scoring, (height, heads, keys) = self.scoring, self.raw.shape
-        self._scale_peak()
         self.grown = nl.ndarray((height, heads, keys), scoring.dtype, nl.sbuf)
         total = nl.ndarray((height, heads), nl.float32, nl.sbuf)
         for n in range(heads):
@@ -253,7 +273,7 @@ class Group:
                 bias=self.peak[:, n : n + 1],
                 scale=scoring.factor,
             )
-        scoring.balance.scalar += heads * keys
+        scoring.balance.scalar += 0.8 * heads * (keys + 3 * START)
         self.raw, self.total = None, total
 
     def _scale_peak(self) -> None:
@@ -291,7 +311,7 @@ class Group:
         shares = self.share.reshape((self.height, heads, 1)).broadcast(2, width)
         out = dst.reshape((self.height, heads, width))
         nisa.tensor_tensor(out, total, shares, nl.multiply)
-        self.scoring.balance.vector += heads * width
+        self.scoring.balance.vector += heads * width + 2 * START
         self.turned = self.pairs = None
 
     def _merge(self, dst, total) -> None:
@@ -309,6 +329,7 @@ class Attention:
         self.q, self.k, self.v, self.out, self.scoring = q, k, v, out, scoring
         self.width, self.keys, self.repeat = q.shape[3], k.shape[2], q.shape[1] // k.shape[1]
         self.dtype = operand_dtype(q, k)
+        self.window = WINDOW * 2 // max(2, self.dtype.itemsize)
         self.held_at = self.held = self.queries_at = self.queries = None
 
     def run(self) -> None:
@@ -319,19 +340,19 @@ class Attention:
         together = max(1, HELD_BYTES // per_head)
         for batch in range(self.q.shape[0]):
             for held in spans(self.k.shape[1], together):
-                if per_head > WINDOW_BYTES and self.keys > WINDOW:
+                if per_head > WINDOW_BYTES and self.keys > self.window:
                     items += self._windows(batch, held)
                     continue
                 for rows in spans(self.q.shape[2], nl.tile_size.pmax):
                     items += self._groups(batch, held, rows)
-        # Exponentials come before the peaks of the next group: their small Vector Engine work
-        # must not wait behind a long reduction.
+        # Queries are turned a whole step before they are needed: no product waits for them.
         stages = [
-            (0, self.multiply),
-            (2, Group.exponentiate),
-            (1, Group.find_peaks),
-            (3, Group.turn),
-            (4, self.weigh),
+            (2, self.multiply),
+            (3, Group.find_peaks),
+            (4, Group.exponentiate),
+            (5, Group.turn),
+            (6, self.weigh),
+            (0, self.prepare),
         ]
         pipelined(items, stages)
 
@@ -357,7 +378,7 @@ class Attention:
                 for a, b in spans(block[1] - block[0], nl.tile_size.pmax)
             ]
             chains = {(rows, head): Chain() for rows in tiles for head in range(first, last)}
-            for window in spans(self.keys, WINDOW):
+            for window in spans(self.keys, self.window):
                 for rows in tiles:
                     end = min(window[1], rows[1]) if self.scoring.causal else window[1]
                     for head in range(first, last) if end > window[0] else ():
@@ -369,8 +390,8 @@ class Attention:
                         found.append(group)
         return found
 
-    def multiply(self, group: Group) -> None:
-        """The first stage of a group; loads keys, values and queries when they are new."""
+    def prepare(self, group: Group) -> None:
+        """Load keys, values and queries of a group when they are new."""
         batch, heads = group.batch, group.all_heads
         if self.held_at != (batch, group.held, group.window):
             self.held_at = (batch, group.held, group.window)
@@ -380,12 +401,17 @@ class Attention:
             self.queries_at = (batch, heads, group.rows, group.window)
             source = _rows_of_heads(self.q, batch, heads)
             self.queries = Queries(source, group.rows, self.width, self.dtype, self.scoring)
-        group.queries = self.queries
-        seen, pairs = group.keys[1] - group.keys[0], []
+        group.keys_and_values, group.queries = self.held, self.queries
+
+    def multiply(self, group: Group) -> None:
+        """The scores of a group."""
+        seen, pairs, first = group.keys[1] - group.keys[0], [], group.all_heads[0]
+        held, turned = group.keys_and_values, group.queries.turned
         for head in range(*group.heads):
-            n, at = head - heads[0], (head - heads[0]) // self.repeat
-            values = self.held.v[:, :, at * self.width : (at + 1) * self.width]
-            pairs.append((self.queries.turned[:, n, :], self.held.k[:, at, 0:seen], values))
+            n, at = head - first, (head - first) // self.repeat
+            values = held.v[:, :, at * self.width : (at + 1) * self.width]
+            pairs.append((turned[:, n, :], held.k[:, at, 0:seen], values))
+        group.keys_and_values = None
         group.multiply(pairs)
 
     def weigh(self, group: Group) -> None:

@@ -13,6 +13,8 @@ from opentrn.nki import isa as nisa
 from opentrn.nki import language as nl
 
 Box = tuple[tuple[int, int], ...]
+# What an instruction takes besides its elements, in elements.
+START = 64
 
 
 def spans(total: int, step: int) -> Iterator[tuple[int, int]]:
@@ -173,21 +175,25 @@ class Balance:
     """Shares copies out of PSUM between the Vector and the Scalar Engine by work done so far.
 
     The Scalar Engine moves an element in about 0.8 of the Vector Engine's time (1.2 GHz against
-    0.96 GHz on trn2), so each copy goes where it would end first.
+    0.96 GHz on trn2), which from trn2 on moves two dense 16-bit ones at a time, so each copy goes
+    where it would end first.
     """
 
     def __init__(self, vector: float = 0.0, scalar: float = 0.0):
         self.vector, self.scalar = vector, scalar
+        self.pairs = nisa.get_nc_version() >= nisa.nc_version.gen3
 
     def copy(self, dst, src) -> None:
         """dst = src (cast as needed) on the engine with less to do."""
-        elements = prod(src.shape[1:]) + 64
-        if self.vector + elements <= self.scalar + 0.8 * elements:
-            self.vector += elements
+        count = prod(src.shape[1:])
+        narrow = dst.dtype.itemsize == src.dtype.itemsize == 2 and self.pairs
+        vector, scalar = START + count / (2 if narrow else 1), 0.8 * (START + count)
+        if self.vector + vector <= self.scalar + scalar:
+            self.vector += vector
             nisa.tensor_copy(dst, src, engine=nisa.vector_engine)
         else:
             # activation copies on every generation; tensor_copy on the Scalar Engine does not
-            self.scalar += 0.8 * elements
+            self.scalar += scalar
             nisa.activation(dst, nl.copy, src)
 
 
