@@ -170,13 +170,13 @@ def runtime_offset(
         check_runtime("ap", view, scalar)
         return Indirect("scalar", scalar, taking, stride, _legal(view, start, steps, stride, new))
     hbm_only("ap", view)
-    rows = vector.shape[0] if is_view(vector) else 0
-    check_runtime("ap", view, vector, (rows, 1))
-    if rows < steps[0][1]:
+    shape = vector.shape[:2] if is_view(vector) else (0, 1)
+    check_runtime("ap", view, vector, (*shape, *[1] * (2 - len(shape))))
+    if prod(shape) < steps[0][1]:
         refuse(
             ShapeError,
             "ap",
-            f"{rows} offsets for {steps[0][1]} rows",
+            f"{prod(shape)} offsets for {steps[0][1]} rows",
             "vector_offset holds one index for each position of the first dimension",
             "make the pattern and the offsets the same size",
         )

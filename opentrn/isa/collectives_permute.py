@@ -21,6 +21,7 @@ from opentrn.isa.collectives import (
 )
 from opentrn.isa.define import Instr
 from opentrn.isa.operands import REQUIRED, Flag, RegIn, RegOut, assumed
+from opentrn.isa.registers import fits
 
 CHANNELS = 4  # NKI 0.6 reference: at most 4 channels
 
@@ -171,6 +172,10 @@ class collective_permute_implicit_current_processing_rank_id(Instr):
             f"channel_id is 0 to {CHANNELS - 1}, not {i.channel_id}",
             "use the channel of the permute",
         )
+
+    def relate(self, operands: tuple) -> None:
+        """The number fits a register."""
+        fits(self, "iteration_id", operands[1])
 
     def run(i, iteration_id):
         """A rank alone always has its own data."""

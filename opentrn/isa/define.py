@@ -213,6 +213,7 @@ class Instr:
 
     def _check_operand(self, name: str, declared, given) -> None:
         if isinstance(declared, RegIn | RegOut):
+            self._check_register(name, declared, given)
             return
         if given is None:
             if not declared.optional:
@@ -243,6 +244,17 @@ class Instr:
                 f"`{name}` is a {given.kind}, not a tile",
                 f"`{name}` must be a tile in {' or '.join(declared.spaces)}",
                 "memset a tile with the number, or load the register into a tile",
+                name,
+            )
+
+    def _check_register(self, name: str, declared, given) -> None:
+        number = isinstance(declared, RegIn)
+        if not isinstance(given, RegisterForm | ImmediateForm if number else RegisterForm):
+            self.bad(
+                UsageError,
+                f"`{name}` is no register",
+                f"`{name}` must be a register{' or a number' if number else ''}",
+                "pass what nisa.register_alloc returned; nisa.register_load reads a tile",
                 name,
             )
 

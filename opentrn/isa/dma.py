@@ -10,7 +10,7 @@ issuing engine's wait was satisfied.
 
 import numpy as np
 
-from opentrn.base import numerics
+from opentrn.base import numerics, uint32
 from opentrn.isa.define import Instr
 from opentrn.isa.enums import dge_mode, engine, oob_mode
 from opentrn.isa.operands import Flag, In, Out, Transfer, derived
@@ -19,6 +19,9 @@ from opentrn.isa.operands import Flag, In, Out, Transfer, derived
 # descriptor fetch and first byte; the completion is its own write, priced by [semaphore]).
 ISSUERS = ("sync", "scalar", "gpsimd")
 
+
+SPILL_SAVE, SPILL_RELOAD = "spill_save", "spill_reload"
+"""Names of transfers that nobody wrote: of tiles that did not fit SBUF (`sim.spill`)."""
 
 PRIORITY = (
     "quality of service 0 (high) to 3, NeuronCore-v4 and later; strict: a more urgent transfer "
@@ -131,6 +134,14 @@ class dma_copy(Instr):
             f"{i.dst.dtype}",
             "use .view(dtype) to move the bits, or dge_mode.swdge or none to cast",
         )
+        hardware = i.dge_mode is dge_mode.hwdge
+        yield (
+            i.engine is engine.unknown or (hardware and i.engine.name in ("sync", "scalar")),
+            f"engine={i.engine} drives hardware descriptor generation, which only the Sync and the "
+            f"Scalar Engine do, and only with dge_mode.hwdge (here {i.dge_mode})",
+            "leave `engine` out, or pass dge_mode=nisa.dge_mode.hwdge and engine sync or scalar",
+        )
+        yield from column_rules(i)
         yield from partition_rules(i)
         yield from mode_rules(i)
 
@@ -148,6 +159,18 @@ class dma_copy(Instr):
     transfer = derived(
         "DMA model of hw/chips [dma]: descriptors over 16 engines", lambda i, chip: plan(i)
     )
+
+
+def column_rules(i):
+    """An index has one column where rows are moved as they are."""
+    for name, side in i.tiles():
+        wide = side.index is not None and side.indirect == "vector" and side.index.columns > 1
+        yield (
+            not wide,
+            f"the index of `{name}` is one column, a row for each partition: it has "
+            f"{side.index.columns if wide else 1}",
+            "move the rows of one column of indices at a time",
+        )
 
 
 def partition_rules(i):
@@ -201,7 +224,7 @@ class dma_transpose(Instr):
     """dst = src with first and last axes exchanged ([1,0], [2,1,0] or [3,1,2,0]) by the DMA."""
 
     engines = ("dma",)
-    dst = Out("hbm|sbuf", "*", engine_side=False)
+    dst = Out("sbuf", "*", engine_side=False)
     src = In("hbm|sbuf", "*", engine_side=False)
     axes = Flag(None, "the permutation; only the rank's own one is accepted")
     priority = Flag(None, PRIORITY)
@@ -267,6 +290,11 @@ def _direct_rules(i):
     shape = i.src.shape
     hardware = i.dge_mode is dge_mode.hwdge
     yield (
+        bool(i.src.indirect) or i.oob_mode is oob_mode.error,
+        "oob_mode.skip skips rows of an index: `src` has none",
+        "leave `oob_mode` out",
+    )
+    yield (
         i.dge_mode is not dge_mode.swdge,
         "a DMA transpose of rows known beforehand has dge_mode unknown, hwdge or none, not swdge",
         "leave `dge_mode` out",
@@ -313,6 +341,21 @@ def _gathered_rules(i):
         shape[0] % 16 == 0,
         f"the number of gathered rows is a multiple of 16, not {shape[0]}",
         "pad the indices",
+    )
+    if i.src.index is None:
+        return
+    index = i.src.index
+    rows, columns, dtype = index.rows, index.columns, index.dtype
+    yield (
+        16 <= rows <= 128 and rows % 16 == 0 and (columns == 1 or rows == 128),
+        f"the index has 16, 32, … 128 rows, and 128 where it has several columns: it is "
+        f"{[rows, columns]}",
+        "pad the indices",
+    )
+    yield (
+        dtype == uint32,
+        f"the index of a gathered transpose is uint32, not {dtype}",
+        "copy the index into a uint32 tile with nisa.tensor_copy",
     )
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from opentrn.base import UsageError, float32, numerics
 from opentrn.isa.define import Instr
-from opentrn.isa.dma import partition_rules, plan
+from opentrn.isa.dma import column_rules, partition_rules, plan
 from opentrn.isa.enums import dge_mode, oob_mode
 from opentrn.isa.operands import REQUIRED, Flag, In, OperandForm, Out, Several, Transfer, derived
 from opentrn.isa.operators import op
@@ -101,6 +101,7 @@ def _address_rules(i, given: list[tuple[str, OperandForm]]):
     )
     if not kinds:
         return
+    yield from column_rules(i)
     yield (
         len(given) == 2,
         f"with indices there are exactly two sources, not {len(given)}",

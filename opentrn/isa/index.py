@@ -112,7 +112,8 @@ class Indirect:
 
     The element address is `static address + stride · value`, in elements of the view's dtype.
     kind "scalar": one value from `offset` (a View of one element, or a register).
-    kind "vector": one value for each position of dimension 0 (`offset` is a View of shape (n, 1)).
+    kind "vector": one value for each position of dimension 0 (`offset` is a View of shape (n, 1),
+    or (n, c): its columns one after another, for a transpose of more rows than partitions).
     kind "tensor": one value for each position of dimension 1, the same for a group of partitions;
     value i is `offset[i % G, i // G]` in each group of G partitions (16; 32 for the Tensor Engine).
     `dim` is the dimension of the view that takes part (None when select removed it).  For vector

@@ -20,15 +20,18 @@ WRITES = {"out", "inout", "acc"}
 
 
 class IndexForm(NamedTuple):
-    """What checks may know of the index tile of a tensor indirection.
+    """What checks may know of the index tile of a vector or tensor indirection.
 
     `columns` it has; `partition` it begins at, -1 while the compiler is free to choose;
-    `tile` tells two index tiles apart (number of the buffer, offset).
+    `tile` tells two index tiles of a tensor indirection apart (number of the buffer, offset);
+    `rows` and `dtype` of the index.
     """
 
     columns: int
     partition: int
-    tile: tuple[int, int]
+    tile: tuple[int, int] = (0, 0)
+    rows: int = 0
+    dtype: DType | None = None
 
 
 class OperandForm(NamedTuple):
@@ -38,9 +41,10 @@ class OperandForm(NamedTuple):
     PSUM bank for PSUM, 0 for HBM), `contiguous` whether the innermost free dimension is dense,
     `indirect` the kind of indirection ("" when there is none), `run` the elements of one dense
     stretch of memory (within a partition on chip),
-    `partition_step` the partitions from one row to the next, `index` the index tile of a tensor
-    indirection, `repeats` how often a broadcast reads each element of a partition, `span` the bytes
-    from the first to the last within a partition (0 stands for a dense operand, see `reach`).
+    `partition_step` the partitions from one row to the next, `index` the index tile of a vector or
+    tensor indirection, `repeats` how often a broadcast reads each element of a partition, `span`
+    the bytes from the first to the last within a partition (0 stands for a dense operand, see
+    `reach`).
     """
 
     space: str
@@ -123,7 +127,8 @@ def _operand_form(view: View, bank: int) -> OperandForm:
     index = view.index.kind if view.index is not None else ""
     contiguous = steps[-1][0] == 1 or steps[-1][1] == 1
     if not buffer.on_chip:
-        return OperandForm("hbm", view.shape, dtype, 0, 0, contiguous, index, run)
+        chosen = _index_form(view) if index == "vector" else None
+        return OperandForm("hbm", view.shape, dtype, 0, 0, contiguous, index, run, index=chosen)
     # As start_partition, free_offset and partition_step, without keeping them.
     pitch = buffer.partition_bytes // dtype.itemsize
     first, free = divmod(view.offset, pitch)
@@ -155,6 +160,9 @@ def _operand_form(view: View, bank: int) -> OperandForm:
 
 def _index_form(view: View) -> IndexForm:
     index, buffer = view.index.offset, view.index.offset.buffer
+    if view.index.kind == "vector":
+        rows = index.shape[0]
+        return IndexForm(index.size // rows, -1, rows=rows, dtype=index.dtype)
     placed = buffer.address is not None and view.buffer.address is not None
     first = index.start_partition + buffer.partition if placed else -1
     return IndexForm(index.shape[-1], first, (buffer.id, index.offset))

@@ -211,6 +211,18 @@ class dropout(RandomInstr):
                 "copy `prob` into a float32 tile with nisa.tensor_copy",
             )
 
+    def relate(self, operands: tuple) -> None:
+        """A number is a probability; UsageError `dropout.prob`."""
+        prob = operands[self.operand_names.index("prob")]
+        if isinstance(prob, int | float) and not 0 <= prob <= 1:
+            self.bad(
+                UsageError,
+                f"`prob` is {prob}",
+                "`prob` is the probability that an element becomes zero, 0 to 1",
+                "pass 1 - keep_probability",
+                "prob",
+            )
+
     def exact(self) -> bool:
         """Elements are kept bit by bit."""
         return True

@@ -3,9 +3,11 @@
 Registers are 32-bit and belong to an engine's sequencer; moving one costs a sequencer slot.
 """
 
+from typing import Any
+
 import numpy as np
 
-from opentrn.base import int32, uint32
+from opentrn.base import UsageError, int32, uint32
 from opentrn.isa.define import Instr
 from opentrn.isa.operands import Dim, In, Out, RegIn, RegOut, assumed
 
@@ -21,6 +23,19 @@ def wrapped(value) -> int:
     return int(np.int64(value) & 0xFFFFFFFF) - (1 << 32 if int(value) & 0x80000000 else 0)
 
 
+def fits(instr: Instr, name: str, given: Any) -> None:
+    """Refuse a number a register cannot hold; UsageError `<instruction>.<name>`."""
+    number = isinstance(given, int | float)
+    if number and not (isinstance(given, int) and -(2**31) <= given < 2**32):
+        instr.bad(
+            UsageError,
+            f"`{name}` is {given}",
+            "a register holds a whole number of 32 bits, -2^31 to 2^32 - 1",
+            "pass an integer in that range, or keep the number in a tile",
+            name,
+        )
+
+
 class register_move(Instr):
     """dst = src, where `src` is a number or another register."""
 
@@ -28,6 +43,10 @@ class register_move(Instr):
     named = False
     dst = RegOut("the register that is set")
     src = RegIn("a number or a register")
+
+    def relate(self, operands: tuple) -> None:
+        """The number fits a register."""
+        fits(self, "src", operands[1])
 
     def run(i, src):
         """The value as 32 bits."""
@@ -63,6 +82,10 @@ class register_store(Instr):
     P = Dim(1, "a register holds one element")
     F = Dim(1, "a register holds one element")
 
+    def relate(self, operands: tuple) -> None:
+        """The number fits a register."""
+        fits(self, "src", operands[1])
+
     def run(i, src):
         """The register's 32 bits, as the dtype of the tile reads them."""
         value = wrapped(src)
@@ -71,4 +94,4 @@ class register_store(Instr):
     cycles = _SLOT
 
 
-__all__ = ["register_load", "register_move", "register_store"]
+__all__ = ["fits", "register_load", "register_move", "register_store"]

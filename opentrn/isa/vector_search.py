@@ -358,7 +358,7 @@ class nc_stream_shuffle(VectorInstr):
         """The partitions that are written or read, in runs of neighbours."""
         rows = sorted({pair[name == "src"] for pair in i.moves()})
         starts = [n for n, row in enumerate(rows) if n == 0 or row != rows[n - 1] + 1]
-        ends = [*starts[1:], len(rows)]
+        ends = [*starts[1:], len(rows)] if rows else []
         return tuple(view[rows[a] : rows[b - 1] + 1] for a, b in zip(starts, ends, strict=True))
 
     def run(i, dst, src):

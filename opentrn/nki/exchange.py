@@ -363,15 +363,16 @@ def alone(instruction: Instruction, machine: Machine) -> None:
     """Carry out an instruction that meets others where there is one rank of one core."""
     if instruction.opcode in QUESTIONS:
         answer(instruction, 0, machine)
-    elif instruction.opcode == "sendrecv":
+    elif instruction.opcode in ("core_barrier", "sendrecv"):
         raise OrderError(
-            "sendrecv exchanges with another core, but the kernel runs on one",
+            f"{instruction.opcode} waits for another core, but the kernel runs on one",
             code="nki.exchange",
-            rule="what core a sends to b, core b must receive from a",
-            fix="launch kernel[2](...)",
+            rule="cores (0, 1) meet in a barrier, and what core a sends to b, core b must receive "
+            "from a",
+            fix="launch kernel[2](...), or ask nl.num_programs(0) > 1 first",
             at=instruction.where,
         )
-    elif instruction.opcode != "core_barrier":
+    else:
         ranks = party(instruction, 0, World(machine.chip))
         if ranks:
             settle([[Offer(0, machine, instruction, "rank 0")]])

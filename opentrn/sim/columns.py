@@ -10,6 +10,7 @@ import numpy as np
 from opentrn.base import numerics
 from opentrn.isa import View, indirection
 from opentrn.sim.dynamic import Access
+from opentrn.sim.groups import on_any_value
 from opentrn.sim.memory import put
 
 
@@ -72,7 +73,7 @@ class Columns(Access):
             given[name] = read()
         places, reach = self.places(), self.reach()
         value = self.instruction.form.run(**given)["dst"].reshape(view.shape)
-        adds = self._adds(storage.touched.at_places(reach, places, axis))
+        adds = self._adds(*(m.at_places(reach, places, axis) for m in self._marks()))
         storage.blank()
         old = np.take_along_axis(storage.place(reach), places, axis)
         old = numerics.decode(old, view.dtype) if storage.raw else old
@@ -80,12 +81,17 @@ class Columns(Access):
             self._store(np.where(adds, old + value, value), places, reach)
         storage.touched.add_places(reach, places, axis)
 
-    def _adds(self, touched: np.ndarray) -> np.ndarray:
+    def _marks(self) -> tuple:
+        """What matmuls wrote, and what they may add to when told so."""
+        touched, written = self.storage.touched, self.storage.written
+        return touched, written if on_any_value(self.instruction) else touched
+
+    def _adds(self, touched: np.ndarray, initialised: np.ndarray) -> np.ndarray:
         """Where the product is added to what is there."""
         mode = self.instruction.form.accumulate
         if mode is False:
             return np.zeros_like(touched)
-        if mode is True and not touched.all():
+        if mode is True and not initialised.all():
             self.machine.notice(
                 "accumulate_unset",
                 f"{self.instruction.opcode}: accumulate=True, but no matmul has initialised all "

@@ -59,6 +59,8 @@ def opened(machine, storage: Storage, view: View, instruction: Instruction):
     group = None if mode is False else storage.touched.some_of(view)
     if mode is True and group is not True:
         storage.blank()
+        if on_any_value(instruction) and storage.written.all_of(view):
+            return True
         machine.notice(
             "accumulate_unset",
             f"{instruction.opcode}: accumulate=True, but no matmul has initialised "
@@ -75,6 +77,14 @@ def opened(machine, storage: Storage, view: View, instruction: Instruction):
             )
         storage.seen.remove(view)
     return group
+
+
+def on_any_value(instruction: Instruction) -> bool:
+    """Whether a matmul may add to what another instruction wrote: from NeuronCore-v4 on.
+
+    NKI ISA reference, nc_matmul: it is undefined on v2 and v3.
+    """
+    return instruction.form.chip.generation >= 4
 
 
 def close(machine, storage: Storage, view: View, instruction: Instruction) -> None:
@@ -99,4 +109,4 @@ def added(old, value, group):
     return np.where(group.reshape(old.shape), old + value.reshape(old.shape), value)
 
 
-__all__ = ["add", "close", "opened"]
+__all__ = ["add", "close", "on_any_value", "opened"]

@@ -113,7 +113,8 @@ declare(
 declare(
     "sim.accumulate_unset",
     "A matmul accumulates onto PSUM that no matmul has initialised.",
-    rule="accumulate=True is defined only after a matmul with accumulate=False on that location",
+    rule="accumulate=True is defined only after a matmul with accumulate=False on that location "
+    "(from NeuronCore-v4 on also after another instruction wrote it)",
     fix="pass accumulate=(k > 0), or leave accumulate out",
     fault="undefined",
 )

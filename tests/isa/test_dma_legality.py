@@ -3,8 +3,10 @@
 import pytest
 
 from opentrn.base import LimitError, SpaceError, UsageError
-from opentrn.isa import dge_mode, oob_mode
+from opentrn.base import dtype as as_dtype
+from opentrn.isa import dge_mode, engine, oob_mode
 from opentrn.isa.dma import dma_copy, dma_transpose
+from opentrn.isa.operands import IndexForm
 from opentrn.isa.vector import tensor_copy
 from tests.isa.vector_forms import BF16, F32, make, tile
 
@@ -56,11 +58,11 @@ def turned(target, source, **more):
     [((32, 64), (64, 32)), ((5, 3, 64), (64, 3, 5)), ((32, 1, 2, 64), (64, 1, 2, 32))],
 )
 def test_the_result_has_the_permuted_shape_rank_included(shape, wanted):
-    turned(hbm(*wanted), hbm(*shape))
+    turned(tile(*wanted, t=BF16), hbm(*shape))
     for wrong in (wanted[::-1], (*wanted, 1), tuple(n for n in wanted if n != 1)):
         if wrong != wanted:
             with pytest.raises(LimitError):
-                turned(hbm(*wrong), hbm(*shape))
+                turned(tile(*wrong, t=BF16), hbm(*shape))
 
 
 GATHERED = {"indirect": "vector"}
@@ -69,15 +71,15 @@ GATHERED = {"indirect": "vector"}
 @pytest.mark.parametrize(
     ("source", "target", "mode", "fine"),
     [
-        (hbm(16, 128), hbm(128, 16), dge_mode.hwdge, True),
-        (hbm(32, 128), hbm(128, 32), dge_mode.hwdge, False),
-        (hbm(4, 4, 128), hbm(128, 4, 4), dge_mode.hwdge, True),
-        (hbm(4, 2, 128), hbm(128, 2, 4), dge_mode.hwdge, False),
-        (hbm(3, 16, 128), hbm(128, 16, 3), dge_mode.hwdge, False),
-        (hbm(16, 129), hbm(129, 16), dge_mode.hwdge, False),
-        (hbm(16, 128, t=F32), hbm(128, 16, t=F32), dge_mode.hwdge, False),
-        (hbm(16, 128), hbm(128, 16), dge_mode.swdge, False),
-        (hbm(16, 128), hbm(128, 16), dge_mode.none, True),
+        (hbm(16, 128), tile(128, 16, t=BF16), dge_mode.hwdge, True),
+        (hbm(32, 128), tile(128, 32, t=BF16), dge_mode.hwdge, False),
+        (hbm(4, 4, 128), tile(128, 4, 4, t=BF16), dge_mode.hwdge, True),
+        (hbm(4, 2, 128), tile(128, 2, 4, t=BF16), dge_mode.hwdge, False),
+        (hbm(3, 16, 128), tile(128, 16, 3, t=BF16), dge_mode.hwdge, False),
+        (hbm(16, 129), tile(129, 16, t=BF16), dge_mode.hwdge, False),
+        (hbm(16, 128, t=F32), tile(128, 16, t=F32), dge_mode.hwdge, False),
+        (hbm(16, 128), tile(128, 16, t=BF16), dge_mode.swdge, False),
+        (hbm(16, 128), tile(128, 16, t=BF16), dge_mode.none, True),
         (hbm(128, 64, **GATHERED), tile(64, 128, t=BF16), dge_mode.swdge, True),
         (hbm(128, 64, **GATHERED), tile(64, 128, t=BF16), dge_mode.unknown, True),
         (hbm(128, 64, **GATHERED), tile(64, 128, t=BF16), dge_mode.hwdge, False),
@@ -101,3 +103,63 @@ def test_trn1_does_not_transpose_gathered_rows():
     sides = (tile(64, 128, t=BF16), hbm(128, 64, **GATHERED))
     with pytest.raises(LimitError, match="trn1"):
         turned(*sides, on="trn1")
+
+
+def test_the_result_lies_in_sbuf():
+    with pytest.raises(SpaceError) as caught:
+        turned(hbm(128, 16), hbm(16, 128))
+    assert caught.value.code == "dma_transpose.dst"
+
+
+def test_only_rows_of_an_index_are_skipped():
+    turned(tile(128, 16, t=BF16), hbm(16, 128, **GATHERED), oob_mode=oob_mode.skip)
+    with pytest.raises(LimitError, match="rows of an index"):
+        turned(tile(128, 16, t=BF16), hbm(16, 128), oob_mode=oob_mode.skip)
+
+
+def index(rows, columns=1, dtype="uint32"):
+    return {**GATHERED, "index": IndexForm(columns, -1, rows=rows, dtype=as_dtype(dtype))}
+
+
+@pytest.mark.parametrize(
+    ("given", "fine"),
+    [
+        (index(128), True), (index(16), True), (index(128, 2), True),
+        (index(8), False), (index(40), False), (index(64, 2), False),
+        (index(128, dtype="int32"), False), (index(128, dtype="uint16"), False),
+    ],
+)  # fmt: skip
+def test_the_index_of_a_gathered_transpose(given, fine):
+    sides = tile(64, 16, t=BF16), hbm(16, 64, **given)
+    if fine:
+        turned(*sides)
+        return
+    with pytest.raises(LimitError) as caught:
+        turned(*sides)
+    assert caught.value.code == "dma_transpose.rules"
+
+
+@pytest.mark.parametrize("side", ["src", "dst"])
+def test_a_copy_gathers_by_one_column(side):
+    sides = {"src": hbm(128, 8), "dst": tile(128, 8, t=BF16)}
+    if side == "dst":
+        sides = {"src": tile(128, 8, t=BF16), "dst": hbm(128, 8)}
+    for columns, fine in ((1, True), (2, False)):
+        sides[side] = hbm(128, 8, **index(128, columns))
+        if fine:
+            make(dma_copy, **sides)
+            continue
+        with pytest.raises(LimitError, match="one column"):
+            make(dma_copy, **sides)
+
+
+@pytest.mark.parametrize("who", list(engine))
+@pytest.mark.parametrize("mode", list(dge_mode))
+def test_an_engine_is_named_for_hardware_descriptors_only(who, mode):
+    fine = who is engine.unknown or (mode is dge_mode.hwdge and who.name in ("sync", "scalar"))
+    sides = {"dst": tile(128, 8), "src": hbm(128, 8, t=F32), "dge_mode": mode, "engine": who}
+    if fine:
+        make(dma_copy, **sides)
+        return
+    with pytest.raises(LimitError, match="hardware descriptor generation"):
+        make(dma_copy, **sides)

@@ -5,10 +5,13 @@ import pytest
 
 from opentrn import nki
 from opentrn.base import TrnError
+from opentrn.isa import RegisterForm
 from opentrn.isa.registers import register_load, register_move, register_store, wrapped
 from opentrn.nki import isa as nisa
 from opentrn.nki import language as nl
-from tests.isa.vector_forms import make, refuse, tile
+from tests.isa.vector_forms import NUMBER, make, refuse, tile
+
+REGISTER = RegisterForm()
 
 WORDS = [0, 1, -1, 2**31 - 1, -(2**31), 2**31, 2**32 - 1, 2**32, -(2**31) - 1, 12345678901]
 
@@ -17,7 +20,7 @@ WORDS = [0, 1, -1, 2**31 - 1, -(2**31), 2**31, 2**32 - 1, 2**32, -(2**31) - 1, 1
 def test_values_wrap_as_32_bit_words(value):
     wanted = int(np.array(value % 2**32, np.uint32).view(np.int32))
     assert wrapped(value) == wanted
-    assert make(register_move, dst=None, src=None).run(src=value)["dst"] == wanted
+    assert make(register_move, dst=REGISTER, src=NUMBER).run(src=value)["dst"] == wanted
 
 
 @pytest.mark.parametrize("kind", [np.int32, np.uint32])
@@ -54,29 +57,63 @@ def test_what_a_register_can_load():
     refuse(
         TrnError,
         "register_load.F",
-        lambda: make(register_load, dst=None, src=tile(1, 2, t="int32")),
+        lambda: make(register_load, dst=REGISTER, src=tile(1, 2, t="int32")),
     )
     refuse(
         TrnError,
         "register_load.P",
-        lambda: make(register_load, dst=None, src=tile(2, 1, t="int32")),
+        lambda: make(register_load, dst=REGISTER, src=tile(2, 1, t="int32")),
     )
     refuse(
-        TrnError, "register_load.src.dtype", lambda: make(register_load, dst=None, src=tile(1, 1))
+        TrnError,
+        "register_load.src.dtype",
+        lambda: make(register_load, dst=REGISTER, src=tile(1, 1)),
     )
     refuse(
         TrnError,
         "register_load.src",
-        lambda: make(register_load, dst=None, src=tile(1, 1, t="int32", space="psum")),
+        lambda: make(register_load, dst=REGISTER, src=tile(1, 1, t="int32", space="psum")),
     )
     refuse(
-        TrnError, "register_store.dst.dtype", lambda: make(register_store, dst=tile(1, 1), src=None)
+        TrnError,
+        "register_store.dst.dtype",
+        lambda: make(register_store, dst=tile(1, 1), src=NUMBER),
     )
 
 
 def test_they_run_on_the_sequencer_without_flops():
-    form = make(register_move, dst=None, src=None)
+    form = make(register_move, dst=REGISTER, src=NUMBER)
     assert form.engine_name == "sync"
     assert form.flops() == 0
     assert form.cost.busy_ns > 0
     assert form.cost.grade == "assumed"
+
+
+@pytest.mark.parametrize("number", [1.5, 3.0, float("nan"), 2**32, -(2**31) - 1, 10**30])
+@pytest.mark.parametrize("call", ["register_alloc", "register_move", "register_store"])
+def test_numbers_no_register_holds(number, call):
+    """Neither cut to an integer nor wrapped in silence."""
+
+    def kernel(x):
+        if call == "register_alloc":
+            nisa.register_alloc(number)
+        elif call == "register_move":
+            nisa.register_move(nisa.register_alloc(), number)
+        else:
+            nisa.register_store(nl.ndarray((1, 1), nl.int32, buffer=nl.sbuf), number)
+        return x
+
+    with pytest.raises(TrnError, match="a whole number of 32 bits") as caught:
+        nki.run(kernel, np.ones((1, 1), np.float32))
+    assert caught.value.code in ("register_move.src", "register_store.src")
+
+
+@pytest.mark.parametrize("given", [None, 3, "tile"])
+def test_what_is_no_register_is_not_set(given):
+    def kernel(x):
+        nisa.register_move(nl.load(x) if given == "tile" else given, 3)
+        return x
+
+    with pytest.raises(TrnError) as caught:
+        nki.run(kernel, np.ones((1, 1), np.float32))
+    assert caught.value.code == "register_move.dst"

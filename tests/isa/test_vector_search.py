@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from opentrn import nki
 from opentrn.base import DtypeError, LimitError, ShapeError, UsageError
 from opentrn.isa.enums import reduce_cmd
 from opentrn.isa.vector_search import (
@@ -16,6 +17,8 @@ from opentrn.isa.vector_search import (
     range_select,
     select_reduce,
 )
+from opentrn.nki import isa as nisa
+from opentrn.nki import language as nl
 from tests.isa.vector_forms import BF16, NUMBER, cycles, make, refuse, stored, tile
 
 F = np.float32
@@ -441,3 +444,15 @@ def test_shuffle_cost():
         assert i.cost.busy_ns == pytest.approx(512 / clock)
     i = make(nc_stream_shuffle, dst=COLUMN, src=COLUMN, shuffle_mask=[0] * 32)
     assert cycles(i) == pytest.approx(64)
+
+
+def test_a_mask_that_keeps_every_partition_moves_nothing():
+    def kernel(x, y):
+        t, u = nl.load(x), nl.load(y)
+        nisa.nc_stream_shuffle(t, u, [255] * 32)
+        out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+        nl.store(out, t)
+        return out
+
+    x, y = np.arange(256, dtype=np.float32).reshape(32, 8), np.ones((32, 8), np.float32)
+    np.testing.assert_array_equal(nki.run(kernel, x, y).outputs, x)

@@ -234,3 +234,19 @@ def test_both_cores_of_a_launch_are_timed_together():
     # What core 0 stored, core 1 begins to load only behind the barrier.
     assert second.schedule.issue[loaded] >= first.visible[stored]
     assert run.timeline(1).total_ns == second.total_ns > first.total_ns
+
+
+@pytest.mark.parametrize("meeting", ["core_barrier", "sendrecv"])
+def test_one_core_meets_nobody(meeting):
+    def kernel(x):
+        t = nl.load(x)
+        if meeting == "core_barrier":
+            nisa.core_barrier(t, (0, 1))
+        else:
+            nisa.sendrecv(t, nl.ndarray(x.shape, x.dtype), 1, 1, 0)
+        return t
+
+    with pytest.raises(OrderError, match=f"{meeting} waits for another core") as caught:
+        nki.run(kernel, np.ones((4, 4), np.float32))
+    assert caught.value.code == "nki.exchange"
+    assert f"nisa.{meeting}(" in str(caught.value)

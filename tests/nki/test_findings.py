@@ -267,3 +267,23 @@ def test_a_psum_tile_by_address_over_unread_results_of_a_live_one(read, address,
         assert "`b` begins over unread results of `a`" in one.what
         assert 'name="b"' in one.where.text
     assert (run.outputs[1] == 4).all()
+
+
+def added_to_a_number(w, x):
+    acc = psum(128, 512)
+    nisa.memset(acc, 3.0)
+    nisa.nc_matmul(acc, nl.load(w), nl.load(x), accumulate=True)
+    return out_of(acc)
+
+
+def test_from_the_fourth_generation_on_a_matmul_adds_to_what_another_instruction_wrote():
+    """NKI ISA reference, nc_matmul: undefined on NeuronCore-v2 and v3, where it is refused."""
+    with nki.use_target("trn3"):
+        run = nki.run(added_to_a_number, ONES, WIDE)
+        assert (run.outputs == 131).all()
+        assert run.findings == ()
+        with pytest.raises(UnwrittenError):
+            nki.run(accumulating_on_nothing, ONES, WIDE)
+    for older in ("trn1", "trn2"):
+        with nki.use_target(older), pytest.raises(UnwrittenError):
+            nki.run(added_to_a_number, ONES, WIDE)

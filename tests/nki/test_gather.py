@@ -1,10 +1,11 @@
 """Addresses known at run time: gathers, scatters, and what happens outside the tensor."""
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from opentrn import nki
-from opentrn.base import BoundsError
+from opentrn.base import BoundsError, TrnError
 from opentrn.nki import isa as nisa
 from opentrn.nki import language as nl
 from opentrn.sim import Replay
@@ -174,3 +175,36 @@ def test_a_gather_by_an_index_nobody_wrote_is_found():
     run = nki.run(kernel, TABLE)
     assert run.findings[0].code == "sim.uninitialised"
     assert "rows" in run.findings[0].what
+
+
+@pytest.mark.parametrize(("count", "columns"), [(128, 1), (256, 2), (240, 2), (384, 3)])
+def test_a_gathered_transpose_takes_the_columns_of_its_index_in_turn(count, columns):
+    """flat = index.T.flatten()[:count]; dst = src[flat].T (NKI ISA reference, dma_transpose)."""
+    width = 32
+
+    def kernel(table, index):
+        turned = nl.ndarray((width, count), table.dtype, buffer=nl.sbuf)
+        rows = nl.load(index)
+        source = table.ap([[width, count], [1, width]], vector_offset=rows, indirect_dim=0)
+        nisa.dma_transpose(turned, source, axes=(1, 0))
+        out = nl.ndarray((width, count), table.dtype, buffer=nl.shared_hbm)
+        nl.store(out, turned)
+        return out
+
+    draw = np.random.default_rng(columns)
+    table = draw.integers(-100, 100, (512, width)).astype(ml_dtypes.bfloat16)
+    index = draw.integers(0, 512, (128, columns)).astype(np.uint32)
+    flat = index.T.flatten()[:count]
+    found = nki.simulate(kernel)(table, index)
+    np.testing.assert_array_equal(found.astype(float), table[flat].T.astype(float))
+
+
+def test_a_copy_gathers_by_one_column_of_an_index():
+    def kernel(table, index):
+        t, rows = nl.ndarray((128, 8), table.dtype), nl.load(index)
+        nisa.dma_copy(t, table.ap([[8, 128], [1, 8]], vector_offset=rows, indirect_dim=0))
+        return t
+
+    with pytest.raises(TrnError, match="one column") as caught:
+        nki.run(kernel, np.ones((512, 8), np.float32), np.zeros((128, 2), np.uint32))
+    assert caught.value.code == "dma_copy.rules"
