@@ -25,9 +25,9 @@ from opentrn.nki.reads import Opaque, key_of
 from opentrn.nki.session import Run, Session, looked_at, strict_now
 from opentrn.sim import OutOfRange, Replay, plan_of
 
-# What is kept: programs of so many instructions, replays of so many bytes together, and keys of
-# launches that happened once.
-LONGEST, BYTES, ONCE = 50_000, 256 << 20, 256
+# What is kept: programs of so many instructions, of which each takes about so many bytes, launches
+# of so many bytes together, and keys of launches that happened once.
+LONGEST, BYTES_EACH, BYTES, ONCE = 50_000, 2_000, 256 << 20, 256
 WriteBack = Callable[
     [Iterable[tuple[Buffer, Any]], Collection[Buffer], Callable[[Buffer], np.ndarray]], Any
 ]
@@ -45,14 +45,8 @@ def tracing() -> Iterator[None]:
         _TRACING.reset(token)
 
 
-@dataclass(frozen=True)
-class Array:
-    """What a kernel may know of an array among its arguments."""
-
-    kind: str
-    shape: tuple[int, ...]
-    dtype: Any
-    writeable: bool
+class _Array:
+    """Begins the description of what a kernel may know of an array among its arguments."""
 
 
 @dataclass(frozen=True)
@@ -92,9 +86,11 @@ def launch_of(
     context = grid, chip, strict, versions.current_version(), like
     try:
         known = _described(arguments, given)
-        return Launch(function, known, context, given, (*context, key_of(function, known)))
-    except Opaque:
+        key = (*context, key_of(function, known))
+        hash(key)
+    except (Opaque, TypeError):
         return None
+    return Launch(function, known, context, given, key)
 
 
 def _described(value: Any, given: list) -> Any:
@@ -104,7 +100,7 @@ def _described(value: Any, given: list) -> Any:
         given.append(value)
         writeable = kind != "numpy" or value.flags.writeable
         try:
-            return Array(kind, tuple(value.shape), str(value.dtype), writeable)
+            return _Array, kind, tuple(value.shape), str(value.dtype), writeable
         except RuntimeError:  # a nested tensor of torch, which has no shape
             raise Opaque("an array without a shape") from None
     if isinstance(value, list | tuple):
@@ -122,6 +118,11 @@ class Kept:
     replay: Replay
     run: Run
     busy: Any
+
+    @property
+    def size(self) -> int:
+        """Bytes of the memory it is bound to, and about those of the program."""
+        return self.replay.size + BYTES_EACH * len(self.run.program.body)
 
     def __call__(self, launch: Launch, write_back: WriteBack) -> Run | None:
         """The run of a launch like it; None where it must be traced."""
@@ -145,7 +146,8 @@ class Launches:
     """The launches of this process that are replayed, and those that were traced once."""
 
     def __init__(self):
-        self.once: OrderedDict[Any, None] = OrderedDict()
+        # Whether a launch that was traced may be kept at the next one like it.
+        self.once: OrderedDict[Any, bool] = OrderedDict()
         self.kept: OrderedDict[Any, Kept] = OrderedDict()
         self.lock = threading.Lock()
 
@@ -163,18 +165,23 @@ class Launches:
             if launch.key in self.kept:
                 return False
             if launch.key in self.once:
-                return True
-            self.once[launch.key] = None
+                return self.once[launch.key]
+            self.once[launch.key] = True
             if len(self.once) > ONCE:
                 self.once.popitem(last=False)
             return False
+
+    def never(self, launch: Launch) -> None:
+        """A launch like this one will not be kept."""
+        with self.lock:
+            self.once[launch.key] = False
 
     def keep(self, launch: Launch, kept: Kept) -> None:
         """Keep a replay, and no more of the oldest ones than there is room for."""
         with self.lock:
             self.once.pop(launch.key, None)
             self.kept[launch.key] = kept
-            while sum(one.replay.size for one in self.kept.values()) > BYTES:
+            while sum(one.size for one in self.kept.values()) > BYTES:
                 self.kept.popitem(last=False)
 
 
@@ -197,7 +204,7 @@ def remember(launch: Launch | None, run: Run, session: Session) -> None:
     if launch is None or machine.looked or not LAUNCHES.repeats(launch):
         return
     if not _repeatable(program, launch) or not launch.unchanged():
-        return
+        return LAUNCHES.never(launch)
     findings = (*session.findings, *machine.findings)
     held = replace(run, outputs=_emptied(run.outputs), findings=findings)
     LAUNCHES.keep(launch, Kept(Replay(program, run.chip, ranges=True), held, threading.Lock()))

@@ -55,8 +55,12 @@ _FORMAL = frozenset((
     "__match_args__", "__slots__", "__dataclass_fields__", "__dataclass_params__",
     "__static_attributes__", "__firstlineno__", "__parameters__", "__orig_bases__",
 ))  # fmt: skip
+_PLAIN = frozenset((
+    int, float, bool, str, bytes, complex, NoneType, EllipsisType, range, np.ufunc, DType,
+))  # fmt: skip
 _THEMSELVES = (FunctionType, type, EnumType, DType, np.ufunc)
-LARGEST_ARRAY = 1 << 16
+# More than this is not read at every launch: bytes of an array, values.
+LARGEST_ARRAY, MOST = 1 << 16, 2_000
 _GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL")
 _ENCLOSING = ("LOAD_DEREF", "LOAD_CLASSDEREF", "STORE_DEREF", "DELETE_DEREF")
 _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
@@ -128,11 +132,15 @@ class _Reader:
 
     def __init__(self):
         self.met: dict[Any, int] = {}
+        self.left = MOST
 
     def of(self, value: Any, ways: Collection[tuple[str, ...]] = ()) -> Any:
         """The key of any value; `ways` are those by which the reading code goes on from it."""
+        self.left -= 1
+        if not self.left:
+            raise Opaque("too many things")
         kind = type(value)
-        if kind in (int, bool, str, bytes, complex, NoneType, EllipsisType, range, np.ufunc, DType):
+        if kind in _PLAIN and kind is not float:
             return kind, value
         if kind is ModuleType:
             return self._module(value, ways)
@@ -345,11 +353,11 @@ class _Reader:
         return self._dict(getattr(value, "__dict__", {})), tuple(slots)
 
     def _of_ours(self, value: Any) -> Any:
-        """A kernel, or a description with fields; tensors and machines have none that show."""
+        """A kernel, or an object that holds plain values (as limits do); no tensor, no machine."""
         if hasattr(value, "func") and hasattr(value, "grid"):
             return self.of(value.func), value.grid, self.of(value.options)
         fields = getattr(value, "__dict__", None)
-        if fields is None:
+        if fields is None or not all(type(one) in _PLAIN for one in fields.values()):
             raise Opaque(f"a {type(value).__qualname__}")
         return self._dict(fields)
 

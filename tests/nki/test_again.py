@@ -16,7 +16,7 @@ import pytest
 
 from opentrn import nki
 from opentrn.base import UnwrittenError, UsageError
-from opentrn.nki import again, beta1
+from opentrn.nki import again, beta1, reads
 from opentrn.nki import isa as nisa
 from opentrn.nki import language as nl
 from opentrn.nki.beta1 import language as ol
@@ -536,12 +536,42 @@ def test_what_is_kept_is_bounded(replays, monkeypatch):
     for rows in range(100, 128):
         launched(kernel, wide[:rows], times=3)
     kept = again.LAUNCHES.kept.values()
-    assert 0 < sum(one.replay.size for one in kept) <= 400_000
+    assert 0 < sum(one.size for one in kept) <= 400_000
     assert len(kept) < 10
     large = np.ones((128, 2000), np.float32)
     before = len(replays)
     launched(kernel, large)
     assert len(replays) == before, "a launch that needs a quarter of all is traced"
+
+
+def test_what_would_take_long_to_read_is_not_read(replays):
+    table = dict.fromkeys(range(100_000), 2.0)
+
+    @nki.jit
+    def looked_up(x):
+        return stored(nl.multiply(nl.load(x), table[7]))
+
+    launched(looked_up, X)
+    table[7] = 3.0
+    start = time.perf_counter()
+    with pytest.raises(reads.Opaque):
+        reads.key_of(looked_up, ())
+    assert time.perf_counter() - start < 0.1
+    assert np.array_equal(looked_up(X), 3 * X)
+    assert not replays
+
+
+def test_a_tensor_of_another_launch_is_not_taken_for_a_constant(replays):
+    kept = []
+
+    @nki.jit
+    def first(x):
+        kept.append(nl.load(x))
+        return stored(kept[-1])
+
+    first(X)
+    with pytest.raises(reads.Opaque):
+        reads.key_of(lambda: kept, ())
 
 
 def test_threads_do_not_mix_their_launches(replays):
