@@ -121,7 +121,8 @@ def _fault(row: Mapping[str, Any], where: Platform, hours: float | None) -> Faul
     data, own = _file(), where.chips if row["per"] == "chip" else 1
     between = hours if hours is not None else row["units"] * row["days"] * 24.0 / row["count"]
     if not between > 0:
-        raise UsageError(f"{row['name']}: {between:g} h between failures", code="cluster.fault")
+        raise UsageError(f"{row['name']}: {between:g} h between failures", code="cluster.fault",
+                         fix="more than 0 hours; inf for never")  # fmt: skip
     rate = own / between / HOUR
     source, grade = data["sources"][row["source"]], row["grade"]
     if hours is not None:

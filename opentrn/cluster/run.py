@@ -10,7 +10,8 @@ from typing import Any
 from opentrn.base import Trace, seconds_text
 from opentrn.cluster.job import Job, expected_goodput, mean_time_between
 from opentrn.cluster.world import World
-from opentrn.plan import styled, table_text
+from opentrn.cost import table_text
+from opentrn.plan import styled
 
 PARTS = (
     "useful", "jitter", "slow", "checkpoint", "lost", "detect", "wait", "replace", "restart",

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from opentrn.base import seconds_text
-from opentrn.plan import styled, table_text
+from opentrn.cost import table_text
+from opentrn.plan import styled
 
 QUANTILES = (0.5, 0.9, 0.99)
 LATENCIES = (("first token", "ttft"), ("each later token", "tpot"), ("whole answer", "latency"))

@@ -7,7 +7,7 @@ from opentrn.base import LimitError, declare
 from opentrn.comm import hierarchical, kangaring, mesh, rdh, ring, tree
 from opentrn.comm.cycles import orders
 from opentrn.comm.schedule import Schedule, by_step
-from opentrn.comm.timing import cube_order, pick, planes
+from opentrn.comm.timing import cube_order, pick, planes, time
 from opentrn.comm.topology import Topology, busiest
 
 declare(
@@ -26,7 +26,7 @@ def build(
 ) -> Schedule:
     """The schedule of a collective on a topology; by default of the algorithm for `nbytes`.
 
-    Raises LimitError `comm.size`, UsageError `comm.ranks`, UnknownNameError `comm.collective`.
+    Raises LimitError `comm.size`, and what `time` raises.
     """
     t = topology
     if t.ranks > MOST:
@@ -37,6 +37,9 @@ def build(
         pairs = tuple((rank, (rank + 1) % t.ranks) for rank in range(t.ranks))
         return mesh.permute(t.ranks, pairs)
     name = algorithm or pick(collective, nbytes, t)
+    time(collective, nbytes, t, name)  # what cannot be timed cannot be built: the same refusals
+    if t.ranks == 1:
+        return getattr(mesh, collective)(1)
     if name == "flat":
         return getattr(ring, collective)(t.ranks)
     if name == "hier":

@@ -51,7 +51,7 @@ _job = (
                  help="Bytes of one weight, serving: 1 for float8 and int8."),
     click.option("--basis", help="on-demand, capacity-block, spot or ri-3yr."),
     click.option("--region", help="Region of the price."),
-    click.option("--prices", metavar="FILE.toml", help="A price file of your own."),
+    click.option("--prices", metavar="FILE.toml", help="A price file of your own (docs/fleet.md)."),
 )  # fmt: skip
 
 _TRAIN = ("tokens", "batch", "sequence", "optimizer", "dtype", "basis", "region", "prices")
@@ -116,8 +116,8 @@ def listed(options: tuple) -> Any:
 @click.option("--count", type=WHOLE, default=1, show_default=True,
               help="How many of them.")  # fmt: skip
 @listed(_job)
-@click.option("--context", type=click.IntRange(1), default=8192, show_default=True,
-              help="Cached tokens, with --fit.")  # fmt: skip
+@click.option("--context", type=click.IntRange(1),
+              help="Cached tokens, with --fit.  [default: the model's, 8192 at most]")  # fmt: skip
 @click.option("--tp", type=WHOLE, help="Tensor parallelism.")
 @click.option("--cp", type=WHOLE, help="Context parallelism.")
 @click.option("--pp", type=WHOLE, help="Pipeline parallelism.")

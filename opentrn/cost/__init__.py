@@ -12,6 +12,7 @@ from opentrn.cost.roof import Roofline, roofline
 from opentrn.cost.serving import decode_parts, prefill_parts
 from opentrn.cost.split import RECOMPUTE, Serving, Split, Training
 from opentrn.cost.step import StepTime, step_time
+from opentrn.cost.tables import table_text
 from opentrn.cost.training import COMMUNICATION, training_parts
 from opentrn.hw import best_price
 
@@ -20,5 +21,5 @@ __all__ = [
     "RECOMPUTE", "Roofline", "Sample", "Serving", "Split", "StepTime", "Tier", "Training",
     "best_price", "calibrate", "check_claims", "claims_document", "claims_text",
     "collective_time", "decode_parts", "dollars", "dollars_per_million", "memory", "platform",
-    "prefill_parts", "roofline", "step_time", "total", "training_parts", "weakest",
+    "prefill_parts", "roofline", "step_time", "table_text", "total", "training_parts", "weakest",
 ]  # fmt: skip

@@ -23,6 +23,7 @@ from types import MappingProxyType
 from typing import Any
 
 from opentrn.base import UnknownNameError, declare, nearest
+from opentrn.cost.tables import table_text
 
 declare(
     "cost.claim",
@@ -147,18 +148,17 @@ def claims_document(checked: tuple[Claim, ...]) -> dict[str, Any]:
 
 
 def claims_text(checked: tuple[Claim, ...]) -> str:
-    """All of it for people."""
-    lines = [f"Claims of {data()['source']}, checked against cited facts", ""]
-    for claim in checked:
-        lines.append(f"{claim.id}  {claim.says}")
-        lines.append(f"     {claim.verdict}")
-        lines += [f"     computed  {claim.computed}"] if claim.computed else []
-        lines += [f"     reason    {claim.reason}"] if claim.reason else []
-        lines += [f"     source    {source}" for source in claim.sources]
-        lines.append("")
-    counts: dict[str, int] = {}
-    for claim in checked:
-        kind = claim.verdict if claim.verdict in (AGREES, UNCHECKED, ITSELF) else CONTRADICTS
-        counts[kind.strip()] = counts.get(kind.strip(), 0) + 1
-    lines.append(", ".join(f"{kind}: {count}" for kind, count in counts.items()))
-    return "\n".join(lines)
+    """A table for people; of a single claim also each thing computed and each source."""
+    rows = [(one.id, one.says, one.verdict, one.reason) for one in checked]
+    lines = [
+        f"Claims of {data()['source']}, checked against cited facts", "",
+        table_text(("", "claim", "verdict", "why"), rows, left=range(4)), "",
+    ]  # fmt: skip
+    for claim in checked if len(checked) == 1 else ():
+        lines += [f"computed: {f.computed}" for f in claim.findings if f.computed]
+        lines += [f"source: {source}" for source in claim.sources]
+    kinds = (AGREES, ITSELF, CONTRADICTS, UNCHECKED)
+    counts = {kind: sum(one.verdict.startswith(kind) for one in checked) for kind in kinds}
+    told = ", ".join(f"{kind.strip()}: {count}" for kind, count in counts.items() if count)
+    more = "" if len(checked) == 1 else "; `opentrn claims A05` shows what was computed, from what"
+    return "\n".join([*lines, told + more])

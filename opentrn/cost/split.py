@@ -107,9 +107,16 @@ class Serving:
     dtype: str = "bfloat16"
 
     def __post_init__(self):
-        if min(self.batch, self.prompt, self.answer) < 1 or self.weight_bytes <= 0:
-            raise UsageError(f"{self} cannot be", code="cost.split",
-                             rule="batch, prompt and answer are at least 1")  # fmt: skip
+        for name in ("batch", "prompt", "answer"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} is {getattr(self, name)}", code="cost.split",
+                                 rule="batch, prompt and answer are at least 1",
+                                 fix=f"{name} is 1 or more")  # fmt: skip
+        for name in ("weight_bytes", "kv_bytes"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise UsageError(f"{name} is {getattr(self, name):g}", code="cost.split",
+                                 rule="a weight and a cached number take some bytes",
+                                 fix="2 for bfloat16, 1 for float8 and int8")  # fmt: skip
 
     @property
     def context(self) -> int:

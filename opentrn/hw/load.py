@@ -14,6 +14,7 @@ Machines are read when first asked for, and then kept.
 
 from __future__ import annotations
 
+import datetime
 import re
 import tomllib
 from functools import cache
@@ -327,24 +328,44 @@ def prices(name: str) -> tuple[Price, ...]:
     return read_prices(file) if file.exists() else ()
 
 
+def _is_day(text: str) -> bool:
+    """Whether it is a day such as 2026-07-20."""
+    try:
+        return datetime.date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False
+
+
+_PRICE = {"basis", "region", "date", "hourly", "source", "grade"}
+"""What every price has."""
+
+
 def read_prices(file: Path) -> tuple[Price, ...]:
-    """The prices of one file; FactError as for facts."""
+    """The prices of one file; FactError as for facts.
+
+    A row is for the machine it names as its `instance`, else for the one the file is called after.
+    """
     data, text = read_toml(file)
     sources = _sources(data, file, text)
     found = []
-    for number, row in enumerate(data.get("price", ()), 1):
-        path, at = f"price {number}", _where(file, text)
-        gone = {"basis", "region", "date", "hourly", "source", "grade"} - row.keys()
-        extra = row.keys() - {"basis", "region", "date", "hourly", "source", "grade", "note"}
+    rows, at = data.get("price", []), _where(file, text)
+    if not (isinstance(rows, list) and all(isinstance(row, dict) for row in rows)):
+        raise _refuse(f"{file.name}: prices are tables under [[price]]", "form", at)
+    for number, row in enumerate(rows, 1):
+        path = f"price {number}"
+        gone, extra = _PRICE - row.keys(), row.keys() - _PRICE - {"note", "instance"}
         if gone or extra:
             code = "missing" if gone else "unknown"
             raise _refuse(f"{file.name}: {path}: {', '.join(sorted(gone or extra))}", code, at)
-        if row["basis"] not in schema.BASES or not re.fullmatch(r"\d{4}-\d\d-\d\d", row["date"]):
+        for key in row:
+            read_value(row[key], "text", f"{file.name}: {path}: {key}", at)
+        if row["basis"] not in schema.BASES or not _is_day(row["date"]):
             fix = f"one of {', '.join(schema.BASES)}, and a date such as 2026-07-20"
             raise _refuse(f"{file.name}: {path}: unknown basis or date", "form", at, fix=fix)
+        hourly = float(read_value(row["hourly"], "$/h", path, at))
         found.append(Price(
-            instance=file.name.removesuffix(".toml"), basis=row["basis"], region=row["region"],
-            date=row["date"], hourly=float(read_value(row["hourly"], "$/h", path, at)),
+            instance=row.get("instance", file.name.removesuffix(".toml")), basis=row["basis"],
+            region=row["region"], date=row["date"], hourly=hourly,
             source=_cited(row["source"], sources, path, at), grade=_graded(row["grade"], path, at),
             note=row.get("note", ""), cited=sources[row["source"]],
         ))  # fmt: skip

@@ -19,12 +19,11 @@ from opentrn.plan.page import (
 )
 from opentrn.plan.search import Limits, plan
 from opentrn.plan.serve import plan_serving
-from opentrn.plan.tables import table_text
 from opentrn.plan.versus import Versus, compare, versus_text
 
 __all__ = [
     "Curve", "Degree", "Degrees", "Fit", "Limits", "Plan", "Plans", "Point", "Rejected", "Versus",
     "around", "compare", "comparison", "count_text", "curves", "degrees", "efficient", "fits",
     "page", "plan", "plan_serving", "save_page", "scaling", "stacked", "styled", "table",
-    "table_text", "time_unit", "versus_text", "whole_page",
+    "time_unit", "versus_text", "whole_page",
 ]  # fmt: skip

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from opentrn.base.units import bytes_text, dollars_text, seconds_text
-from opentrn.cost import COMMUNICATION, Platform, Split, StepTime
+from opentrn.cost import COMMUNICATION, Platform, Split, StepTime, table_text
 from opentrn.plan.legal import CONTEXTS
 from opentrn.plan.space import MOST_CHUNKS, MOST_SEQUENCES
-from opentrn.plan.tables import table_text
 
 DAY, HOUR = 86400.0, 3600.0
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from opentrn.base.errors import UsageError
 from opentrn.base.units import bytes_text
-from opentrn.cost import Platform, Serving, Split, memory, platform
-from opentrn.plan.legal import Degree, divisors, tensor_degree
+from opentrn.cost import Platform, Serving, Split, memory, platform, table_text
+from opentrn.plan.legal import Degree, default_sequence, divisors, longer, tensor_degree
 from opentrn.workloads import Model, kv_bytes, model, parameters
 
 COMPILER_BYTES = 8e9
@@ -84,17 +85,23 @@ class Fit:
             f"{self.model} on {self.machine}: weights {self.weight_bytes / 1e9:.2f} GB, "
             f"KV {self.kv_token:,.0f} B a token, {bytes_text(self.kv_total)} in all"
         ]
-        for row in self.rows:
-            told = "fits" if row.fits else "does not fit"
-            weight = row.memory["weights"] / 1e9
-            lines.append(
-                f"  tp {row.degree.value:3}: {told}: {row.used / 1e9:.2f} of "
-                f"{row.capacity / 1e9:.2f} GB a core (weights {weight:.2f}, "
-                f"KV {row.memory['kv_cache'] / 1e9:.2f})"
-                + "".join(f"; {note}" for note in row.remarks)
-            )
+        lines += ["", table_text(*self.table(), left=(1, 8)), ""]
         lines.append(f"legal tp: {', '.join(map(str, self.legal))}")
         return "\n".join(lines + [f"warning: {note}" for note in self.warnings])
+
+    def table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """The rows as a table: its head, and the cells of each; bytes of a core in GB."""
+        kinds = ("weights", "kv_cache", "scratch", "reserved")
+        cells = [
+            (
+                str(row.degree.value), "fits" if row.fits else "does not fit",
+                *(f"{row.memory[kind] / 1e9:.2f}" for kind in kinds),
+                f"{row.used / 1e9:.2f}", f"{row.capacity / 1e9:.2f}", "; ".join(row.remarks),
+            )
+            for row in self.rows
+        ]  # fmt: skip
+        return ("tp", "a core", "weights GB", "KV GB", "scratch GB", "reserved GB", "in all GB",
+                "there are GB", "remarks"), cells  # fmt: skip
 
 
 def _row(m: Model, where: Platform, job: Serving, degree: Degree) -> Row:
@@ -108,7 +115,7 @@ def fits(
     what: str | Model,
     target: str,
     *,
-    context: int = 8192,
+    context: int | None = None,
     batch: int = 1,
     weight_bytes: float = 2.0,
     tp: int | None = None,
@@ -116,11 +123,21 @@ def fits(
 ) -> Fit:
     """Whether a model can be served from one machine with `context` tokens of each of `batch`.
 
+    `context` is by default the model's own, 8,192 at most.
+
     All tensor-parallel degrees up to the machine's cores are shown (or `tp` alone). Memory has the
     weights, the cache with heads copied where they do not divide, a scratchpad of whole pages and
-    the microcode of each core.
+    the microcode of each core. Raises UsageError and LimitError `plan.request` for more cores than
+    there are and more tokens than learned positions, and what `model` and `platform` raise.
     """
     m, where = model(what), platform(target, lnc)
+    context = default_sequence(m) if context is None else context
+    if context < 1:
+        raise UsageError(f"context is {context}", code="plan.request", fix="1 token or more")
+    note = longer(m, context)
+    if tp is not None and not 1 <= tp <= where.devices:
+        raise UsageError(f"tp is {tp}: {where.name} has {where.devices} cores", code="plan.request",
+                         fix=f"1 to {where.devices}, or a larger machine")  # fmt: skip
     job = Serving(batch=batch, prompt=max(context - 1, 1), answer=1, weight_bytes=weight_bytes)
     asked = [tp] if tp else divisors(where.devices)
     rows = tuple(_row(m, where, job, tensor_degree(m, t)) for t in asked)
@@ -129,7 +146,7 @@ def fits(
     return Fit(
         model=m.name, machine=where.name, rows=rows, weight_bytes=weight,
         kv_token=kv_bytes(m, 1), kv_total=batch * kv_bytes(m, context), legal=legal,
-        warnings=_warnings(m, where, rows, weight),
+        warnings=(*_warnings(m, where, rows, weight), *((note,) if note else ())),
     )  # fmt: skip
 
 

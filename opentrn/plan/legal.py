@@ -1,9 +1,11 @@
-"""Which degrees of each kind of parallelism a model allows, and why not the others."""
+"""Which degrees of parallelism and which lengths a model allows, and why not the others."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isqrt
 
+from opentrn.base.errors import LimitError
 from opentrn.workloads import Model
 
 
@@ -41,10 +43,30 @@ CONTEXTS = (1, 2, 4, 8, 16, 32)
 """Degrees of context parallelism that are tried."""
 
 
-def divisors(number: int) -> list[int]:
-    """All whole numbers that divide it, in order."""
-    small = [n for n in range(1, int(number**0.5) + 1) if number % n == 0]
-    return sorted({*small, *(number // n for n in small)})
+def divisors(number: int, most: int | None = None) -> list[int]:
+    """All whole numbers up to `most` that divide it, in order."""
+    most = number if most is None else most
+    small = [n for n in range(1, min(isqrt(number), most) + 1) if number % n == 0]
+    return sorted({*small, *(number // n for n in small if number // n <= most)})
+
+
+def default_sequence(m: Model) -> int:
+    """Tokens of a sequence when none are asked for: the model's context, 8,192 at most."""
+    return min(m.context, 8192)
+
+
+def longer(m: Model, tokens: int) -> str:
+    """A note when a sequence is longer than a model was made for, else nothing.
+
+    Learned positions end: beyond them LimitError `plan.request`, with the longest that there is.
+    """
+    last = m.positions or m.patches
+    if last and tokens > last:
+        raise LimitError(f"{tokens:,} tokens: {m.name} has learned positions for {last:,}",
+                         code="plan.request", fix=f"at most {last:,} tokens")  # fmt: skip
+    if tokens <= m.context:
+        return ""
+    return f"{tokens:,} tokens are beyond the {m.context:,} that {m.name} was made for"
 
 
 def tensor_degree(m: Model, tp: int) -> Degree:
@@ -82,8 +104,8 @@ def degrees(m: Model, devices: int, domain: int, sequence: int = 1) -> Degrees:
     layer. Context parallelism divides sequences of 8,192 tokens or more.
     """
     top = min(devices, domain, 256)
-    tp = tuple(tensor_degree(m, t) for t in divisors(devices) if t <= top)
-    pp = tuple(p for p in divisors(devices) if p <= m.layers)
+    tp = tuple(tensor_degree(m, t) for t in divisors(devices, top))
+    pp = tuple(divisors(devices, m.layers))
     cp = tuple(c for c in CONTEXTS if c == 1 or sequence // c >= 4096 and m.attends)
     ep = tuple(divisors(m.experts)) if m.experts else (1,)
     return Degrees(tp, pp, cp, ep)

@@ -22,8 +22,9 @@ from opentrn.cost import (
 )
 from opentrn.hw import Price
 from opentrn.plan.answer import Plan, Plans, energy, time_text
-from opentrn.plan.legal import Degrees, degrees, tensor_degree
-from opentrn.plan.price import age_note, find_price
+from opentrn.plan.illegal import illegal
+from opentrn.plan.legal import Degrees, default_sequence, degrees, longer
+from opentrn.plan.price import age_note, find_price, unpriced
 from opentrn.plan.space import Columns, Wanted, blocks
 from opentrn.plan.why import precisions, reasons
 from opentrn.workloads import Model, model, parameters
@@ -42,9 +43,10 @@ declare(
 )
 declare(
     "plan.limit",
-    "No plan meets the deadline or the budget.",
-    rule="hours of the run <= deadline, dollars of the run <= budget",
-    fix="take more machines, or a longer deadline",
+    "No plan meets the deadline, the budget or the latency.",
+    rule="a run takes no longer than its deadline and costs no more than its budget; tokens are "
+    "served within the seconds allowed",
+    fix="take more machines, or allow more time",
 )
 
 ALL = 500_000
@@ -72,11 +74,6 @@ class Found:
     passed: int
 
 
-def default_sequence(m: Model) -> int:
-    """Tokens of a sequence when none are asked for: the model's context, 8,192 at most."""
-    return min(m.context, 8192)
-
-
 def default_batch(m: Model, sequence: int, devices: int = 1) -> int:
     """Sequences in a step when none are asked for: 4 Mi tokens, 16 Mi from 100 B parameters.
 
@@ -86,7 +83,7 @@ def default_batch(m: Model, sequence: int, devices: int = 1) -> int:
     tokens = (16 if parameters(m) >= 100e9 else 4) * 2**20
     wanted = max(tokens // sequence, 1)
     odd = devices // (devices & -devices)
-    return odd * 2 ** max(round(log2(wanted / odd)), 0) if odd > 1 else wanted
+    return odd * 2 ** max(round(log2(wanted / odd)), 0)
 
 
 def evaluate(m: Model, where: Platform, job: Training, parts: Columns) -> tuple[Any, Any]:
@@ -167,40 +164,6 @@ def domain(where: Platform) -> int:
     """Devices joined by fast links: the largest tier below the network."""
     inner = [tier.size for tier in where.tiers if tier.name != "network"]
     return max(inner, default=1)
-
-
-def _unwanted(m: Model, wanted: Wanted, devices: int, legal: Degrees) -> str:
-    """What is wrong with the degrees asked for, as far as one by itself is."""
-    for tp in wanted.tp:
-        degree = tensor_degree(m, tp)
-        if not degree.legal:
-            return f"tp {tp}: {degree.why}"
-    for name in ("tp", "cp", "pp", "dp"):
-        for value in getattr(wanted, name):
-            if not value or devices % value:
-                return f"{name} {value} does not divide {devices} devices"
-    for value in wanted.pp:
-        if value > m.layers:
-            return f"pp {value}: there are {m.layers} layers"
-    for value in wanted.ep:
-        if value not in legal.ep:
-            told = f"does not divide {m.experts} experts" if m.experts else "needs experts"
-            return f"ep {value} {told}"
-    return "this batch and these degrees do not divide"
-
-
-def _illegal(m: Model, wanted: Wanted, devices: int, legal: Degrees, target: str) -> LimitError:
-    return LimitError(
-        f"no split of {m.name} over {devices} devices of {target} is legal: "
-        f"{_unwanted(m, wanted, devices, legal)}",
-        code="plan.request",
-        fix=f"legal: tp {_listed(legal.legal_tp)}; pp {_listed(legal.pp)}; cp {_listed(legal.cp)}; "
-        f"ep {_listed(legal.ep)}; dp x micro-batch must divide the batch",
-    )
-
-
-def _listed(values: tuple[int, ...]) -> str:
-    return ", ".join(map(str, values))
 
 
 def _no_fit(m: Model, target: str, count: int, found: list[Found], fits_on) -> CapacityError:
@@ -301,7 +264,7 @@ def plan(
         legal = degrees(m, count * where.devices, domain(where), job.sequence)
         found.append(search(m, where, job, legal, count * where.devices, asked))
     if not any(f.legal for f in found):
-        raise _illegal(m, asked, count * found[0].where.devices, legal, target)
+        raise illegal(m, job, asked, legal, count * found[0].where.devices, target)
     if not any(f.fitting for f in found):
         raise _no_fit(m, target, count, found, _fits_on(m, job, asked, lnc))
     steps = tokens / (job.batch * job.sequence) if tokens else None
@@ -352,7 +315,9 @@ def best_notes(best: Plan, price: Price | None) -> Iterator[str]:
     if "assumed" in best.step.seconds.shares:
         share = best.step.seconds.shares["assumed"]
         yield f"{share:.0%} of the step time rests on assumed efficiencies"
-    if price is not None and (note := age_note(price)):
+    if price is None:
+        yield unpriced(best.machine)
+    elif note := age_note(price):
         yield note
 
 
@@ -363,6 +328,7 @@ def _job(m: Model, batch: int | None, sequence: int | None, devices: int,
     if sequence is None:
         sequence = default_sequence(m)
         notes.append(f"sequences of {sequence:,} tokens")
+    notes += [note] if (note := longer(m, sequence)) else []
     if batch is None:
         batch = default_batch(m, max(sequence, 1), devices)
         notes.append(f"{batch:,} sequences ({batch * sequence / 2**20:g} Mi tokens) in a step")

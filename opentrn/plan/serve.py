@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 from typing import NamedTuple
 
@@ -9,19 +10,22 @@ from opentrn.base.errors import CapacityError, LimitError, UsageError
 from opentrn.base.units import bytes_text
 from opentrn.cost import Platform, Serving, Split, memory, platform, step_time
 from opentrn.plan.answer import Plan, Plans, Rejected, energy
-from opentrn.plan.legal import degrees
-from opentrn.plan.price import age_note, find_price
+from opentrn.plan.illegal import refused, said
+from opentrn.plan.legal import degrees, longer
+from opentrn.plan.price import age_note, find_price, unpriced
 from opentrn.plan.search import _platforms, _wanted, domain, nearest_fit
 from opentrn.workloads import Model, model
 
 BATCHES = tuple(2**n for n in range(11))
+STAGES, SHARDS = 16, 64
+"""Pipeline stages and degrees of expert parallelism up to which serving is planned."""
 
 
 def _candidates(m: Model, where: Platform, devices: int, wanted):
     legal = degrees(m, devices, domain(where))
     for tp in wanted.of("tp", legal.legal_tp):
-        for pp in wanted.of("pp", [p for p in legal.pp if p <= 16]):
-            for ep in wanted.of("ep", [e for e in legal.ep if e <= 64]):
+        for pp in wanted.of("pp", [p for p in legal.pp if p <= STAGES]):
+            for ep in wanted.of("ep", [e for e in legal.ep if e <= SHARDS]):
                 if devices % (tp * pp * ep) == 0 and (ep == 1 or pp == 1):
                     yield tp, pp, ep
 
@@ -89,21 +93,48 @@ def plan_serving(
                 misses.append((label, note))
             else:
                 plans.append(tried)
+    if not plans and not misses:
+        raise _unserved(m, asked, where, devices, target)
     if not plans:
         shape = {"prompt": prompt, "answer": answer, "weight_bytes": weight_bytes}
         raise _nothing(m, target, count, misses, _fits_on(m, asked, shape))
     plans.sort(key=lambda one: -one.extra["tokens_per_s"])
     best = plans[0]
     rejected += [_fewer(best, other) for other in plans[keep:]]
-    notes = [f"prompts of {prompt:,} and answers of {answer:,} tokens"]
-    notes += [f"at most {tpot_s:g} s for each token"] if tpot_s else []
     found = find_price(best.machine, basis, region, prices)
-    notes += [note] if found and (note := age_note(found)) else []
+    notes = _notes(m, best, found, prompt, answer, tpot_s)
     legal = degrees(m, count * where.devices, domain(where))
     return Plans(
         plans=tuple(plans[:keep]), rejected=tuple(rejected),
-        searched={"legal": looked, "fitting": len(plans)}, gap=0.0, assumptions=tuple(notes),
+        searched={"legal": looked, "fitting": len(plans)}, gap=0.0, assumptions=notes,
         legal={"tp": legal.legal_tp, "pp": legal.pp, "ep": legal.ep},
+    )  # fmt: skip
+
+
+def _notes(m, best: Plan, price, prompt: int, answer: int, tpot_s) -> tuple[str, ...]:
+    """What was not asked, and what the price rests on."""
+    notes = (
+        f"prompts of {prompt:,} and answers of {answer:,} tokens",
+        longer(m, prompt + answer),
+        f"at most {tpot_s:g} s for each token" if tpot_s else "",
+        age_note(price) if price else unpriced(best.machine),
+    )
+    return tuple(note for note in notes if note)
+
+
+def _unserved(m: Model, wanted, where: Platform, devices: int, target: str) -> LimitError:
+    """The refusal of degrees that leave no split to serve with."""
+    legal = degrees(m, devices, domain(where))
+    shown = replace(legal, pp=tuple(p for p in legal.pp if p <= STAGES), cp=(1,),
+                    ep=tuple(e for e in legal.ep if e <= SHARDS))  # fmt: skip
+    why = refused(m, wanted, devices, legal) or "tp x pp x ep divides the devices"
+    if max(wanted.pp, default=1) > STAGES or max(wanted.ep, default=1) > SHARDS:
+        why = f"at most {STAGES} stages and {SHARDS} shares of the experts are tried"
+    elif max(wanted.pp, default=1) > 1 and max(wanted.ep, default=1) > 1:
+        why = "experts are divided without a pipeline"
+    return LimitError(
+        f"no split of {m.name} over {devices:,} devices of {target} serves: {why}",
+        code="plan.request", fix=f"legal: {said(shown)}",
     )  # fmt: skip
 
 

@@ -88,15 +88,14 @@ def _levels(job: Training, wanted: Wanted) -> list[int]:
 
 def _batches(job: Training, dp: int, wanted: Wanted) -> list[int]:
     """Micro-batches of 1, 2, 4, ... that divide what one replica does in a step."""
-    each = job.batch // dp
-    return wanted.of("micro_batch", [b for b in divisors(each) if b <= MOST_SEQUENCES])
+    return wanted.of("micro_batch", divisors(job.batch // dp, MOST_SEQUENCES))
 
 
 def _chunks(m: Model, pp: int, batches: int, wanted: Wanted) -> list[int]:
     """Interleaving: layers divide into pp x chunks, micro-batches into pp."""
     many = [1]
     if pp > 1 and batches % pp == 0 and m.layers % pp == 0:
-        many = [v for v in divisors(m.layers // pp) if v <= MOST_CHUNKS]
+        many = divisors(m.layers // pp, MOST_CHUNKS)
     return wanted.of("chunks", many)
 
 

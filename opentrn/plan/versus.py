@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from opentrn.base.errors import TrnError, UsageError
-from opentrn.cost import platform
+from opentrn.cost import platform, table_text
 from opentrn.plan.answer import HOUR, Plan, Plans, energy_text, time_text
-from opentrn.plan.search import MOST_DEVICES, default_batch, default_sequence, plan
+from opentrn.plan.legal import default_sequence
+from opentrn.plan.price import own_prices
+from opentrn.plan.search import MOST_DEVICES, default_batch, plan
 from opentrn.plan.serve import plan_serving
-from opentrn.plan.tables import table_text
 from opentrn.workloads import Model, model
 
 
@@ -115,9 +116,9 @@ def fewest(what: str | Model, machine: str, *, serve: bool = False, **options: A
 
 REFUSED = ("plan.memory", "plan.limit", "plan.request", "cost.dtype")
 """Codes of refusals that are told in a machine's row."""
-UNPRICED = ("hw.price", "plan.price")
-"""Codes of prices that are not known, which leave a row without its dollars."""
-EVERYWHERE = ("plan.request", "cost.dtype", *UNPRICED)
+UNPRICED = "plan.price"
+"""Code of a price that is not known, which leaves a row without its dollars."""
+EVERYWHERE = ("plan.request", "cost.dtype", UNPRICED)
 """Codes of what is raised when it is in the way on every machine."""
 
 
@@ -144,7 +145,7 @@ def _row(what: str | Model, name: str, chips: int, serve: bool,
         if error.code in REFUSED:
             least = fewest(what, name, serve=serve, **options)
             return Versus(where.name, count * where.chips, None, error.what, (), least), error
-        if error.code not in UNPRICED:
+        if error.code != UNPRICED:
             raise
         free = {k: v for k, v in options.items() if k not in ("basis", "region", "prices")}
         found = _unpriced(ask(what, name, count, **free), error)
@@ -161,12 +162,18 @@ def compare(what: str | Model, machines: list[str], *, chips: int = 64, serve: b
     """The best plan of a job on each machine, each with at least `chips` chips.
 
     `options` go to `plan` or, with `serve`, to `plan_serving`. A machine on which the job does not
-    fit, or which has no such price, tells so in its row. What no machine can do is raised: an
+    fit, or which has no such price, tells so in its row; a price file of yours names the `instance`
+    of each price where there are several machines. What no machine can do is raised: an
     unknown name (UnknownNameError `cost.platform`), a job that is none or a type that has no rate
-    (UsageError `plan.request`, `cost.dtype`), a price that none has (`hw.price`, `plan.price`).
+    (UsageError `plan.request`, `cost.dtype`), a price that none has (`plan.price`).
     """
     if chips < 1:
         raise UsageError(f"chips is {chips}", code="plan.request", fix="chips is at least 1")
+    if options.get("prices") and len(machines) > 1 and "" in own_prices(options["prices"]):
+        raise UsageError(
+            f"{options['prices']} does not say which machine its prices are for",
+            code="plan.price", fix='give each [[price]] an instance, such as "trn2.48xlarge"',
+        )  # fmt: skip
     if not serve:  # one job for all, whatever their number
         m, batch = model(what), options.get("batch")
         sequence = options.get("sequence") or default_sequence(m)

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opentrn.base import Bug, UsageError
-from opentrn.comm import hierarchical, kangaring, mesh, rdh, ring, run, tree
+from opentrn.base import Bug, TrnError, UsageError
+from opentrn.comm import build, hierarchical, kangaring, mesh, place, rdh, ring, run, time, tree
 
 
 def held_by(ranks: int, chunks: int, seed: int) -> list[list[np.ndarray]]:
@@ -137,3 +137,29 @@ def test_a_hierarchy_sends_less_over_the_slow_level():
     crossing = [s for s in made.sends if s.source == 0 and s.target // 8 != 0]
     assert len(crossing) == 2 * (4 - 1)  # chunks of 1/32: 2 * 3/4 * 1/8
     assert made.steps == 1 + 4 + 1
+
+
+PLACES = [("trn1.32xlarge", 32, 1), ("trn2.48xlarge", 64, 1), ("trn2.48xlarge", 12, 1),
+          ("trn2.48xlarge", 128, 2), ("trn2.48xlarge", 2, 1), ("trn2.48xlarge", 1, 1),
+          ("trn2-ultraserver", 256, 1), ("trn3-gen2-ultraserver", 64, 1)]  # fmt: skip
+NAMES = (None, "mesh", "mesh1", "rdh", "ring", "kangaring", "tree", "hier", "flat", "fast")
+
+
+@pytest.mark.parametrize(("machine", "ranks", "nodes"), PLACES)
+def test_what_can_be_built_can_be_timed_and_the_reverse(machine, ranks, nodes):
+    where = place(ranks, machine, nodes)
+
+    def refusal(ask):
+        try:
+            ask()
+        except TrnError as error:
+            return error.code
+        return ""
+
+    seen = set()
+    for collective in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute"):
+        for name in NAMES:
+            timed = refusal(lambda c=collective, n=name: time(c, 1e6, where, n))
+            assert refusal(lambda c=collective, n=name: build(c, where, n, 1e6)) == timed
+            seen.add(timed)
+    assert "" in seen

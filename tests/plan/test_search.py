@@ -176,7 +176,7 @@ def test_serving_keeps_its_limits_and_fills_the_machine():
 
 
 def test_comparison_tells_what_has_no_price_and_what_does_not_fit():
-    names = ["trn1", "trn2", "p5", "tpu-v5p", "mi300x"]
+    names = ["trn1", "trn2", "p5", "tpu-v5p", "mi300x", "gaudi3", "trn3"]
     rows = compare("llama-3.1-70b", names, chips=64, tokens=1e12)
     by = {row.machine: row for row in rows}
     assert by["p5.48xlarge"].plan.cost_usd == pytest.approx(
@@ -184,7 +184,11 @@ def test_comparison_tells_what_has_no_price_and_what_does_not_fit():
     tpu = by["tpu-v5p"]
     assert tpu.chips == 64
     assert tpu.plan.cost_usd == pytest.approx(tpu.plan.hours * 64 * 4.20)  # dollars a chip-hour
-    assert by["mi300x"].plan.cost_usd is None
+    for name, hourly in (("mi300x", 8 * 2.59), ("gaudi3", 19.92)):  # machines of eight
+        assert by[name].plan.cost_usd == pytest.approx(by[name].plan.hours * 8 * hourly)
+    bare = by["trn3-gen2-ultraserver"]
+    assert bare.plan.cost_usd is None
+    assert any("no price" in note and "--prices" in note for note in bare.assumptions)
     small = compare("llama-3.1-405b", ["p4d"], chips=8)
     assert small[0].plan is None
     assert "does not fit" in small[0].refused
@@ -211,7 +215,7 @@ def test_own_prices_and_old_ones(tmp_path):
     found = plan("llama-3.1-8b", "trn2.48xlarge", 4, tokens=1e12, prices=str(file))
     assert found.best.cost_usd == pytest.approx(found.best.hours * 4 * 10)
     assert any("days old" in note for note in found.assumptions)
-    with pytest.raises(UnknownNameError, match="no such price"):
+    with pytest.raises(UnknownNameError, match="no spot price"):
         plan("llama-3.1-8b", "trn2.48xlarge", 4, prices=str(file), basis="spot")
 
 

@@ -2,8 +2,8 @@
 
 import re
 
-from opentrn.plan import table_text
-from opentrn.plan import tables as module
+from opentrn.cost import table_text
+from opentrn.cost import tables as module
 
 HEAD = ("machine", "split", "time")
 ROWS = [("trn1.32xlarge", "TP4 DP32 ZeRO-1 [bold] micro-batch 1", 1.5), ("p5", "TP8", 22.0)]
