@@ -357,7 +357,8 @@ class _Reader:
         if hasattr(value, "func") and hasattr(value, "grid"):
             return self.of(value.func), value.grid, self.of(value.options)
         fields = getattr(value, "__dict__", None)
-        if fields is None or not all(type(one) in _PLAIN for one in fields.values()):
+        slots = any("__slots__" in vars(base) for base in type(value).__mro__)
+        if fields is None or slots or not all(type(one) in _PLAIN for one in fields.values()):
             raise Opaque(f"a {type(value).__qualname__}")
         return self._dict(fields)
 
