@@ -1,5 +1,6 @@
 """Where NaN and infinities begin, tensors by name, and values while a kernel runs."""
 
+import subprocess
 import sys
 
 import ml_dtypes
@@ -198,3 +199,46 @@ def test_device_print_writes_where_the_runtime_would(monkeypatch, tmp_path, time
         held = np.load(tmp_path / "scores" / "core_0" / str(n) / "tensor.npy")
         np.testing.assert_array_equal(held, np.full((2, 3), float(n)))
     assert len(list((tmp_path / "scores" / "core_0").iterdir())) == times
+
+
+STOPS = """
+import nki
+import nki.language as nl
+import numpy as np
+
+
+@nki.jit
+def doubled(x):
+    tile = nl.load(x)
+    breakpoint()
+    twice = nl.multiply(tile, 2.0)
+    out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+    nl.store(out, twice)
+    return out
+
+
+for n in range(4):
+    print("result", doubled(np.full((1, 2), 1.5 + n, np.float32)))
+"""
+
+
+def test_the_debugger_steps_through_a_kernel_of_a_script(tmp_path):
+    """pdb on standard input: it stops at the user's line in every launch, shows tiles, steps on."""
+    script = tmp_path / "stops.py"
+    script.write_text(STOPS)
+    commands = ["p tile", "n", "p twice", "c"] * 4
+    done = subprocess.run(
+        [sys.executable, "-m", "opentrn", "run", str(script)],
+        input="\n".join(commands) + "\n", capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    lines = STOPS.splitlines()
+    for stop in ("    twice = nl.multiply(tile, 2.0)", "    out = nl.ndarray(x.shape, x.dtype"):
+        number = next(n for n, line in enumerate(lines, 1) if line.startswith(stop))
+        assert done.stdout.count(f"{script}({number})doubled()") == 4
+    for n in range(4):
+        assert f"(Pdb) NkiTensor([1, 2] float32 in sbuf)\n[[{1.5 + n} {1.5 + n}]]" in done.stdout
+        assert (
+            f"NkiTensor([1, 2] float32 in sbuf)\n[[{3 + 2 * n}. {3 + 2 * n}.]]" in done.stdout
+        )
+        assert f"result [[{3 + 2 * n}. {3 + 2 * n}.]]" in done.stdout
