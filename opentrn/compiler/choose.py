@@ -33,7 +33,7 @@ class Use:
     `dense` lists the places in `args` that the kernel reads along rows: an operand whose last
     dimension is scattered in memory is copied first, but for those in `turned`, which it also reads
     along columns.  The value is result number `result` of the kernel; values that are results of
-    one call share it.
+    one call share it, and are called where the value `after` stands.
     """
 
     value: Value
@@ -42,8 +42,9 @@ class Use:
     options: dict[str, Any] = field(default_factory=dict)
     why: str = ""
     dense: tuple[int, ...] = ()
-    result: int = 0
+    result: int | None = 0
     turned: tuple[int, ...] = ()
+    after: Value | None = None
 
     @property
     def name(self) -> str:

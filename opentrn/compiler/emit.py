@@ -36,7 +36,9 @@ declare(
 )
 
 # Kernels with several results, of which each is a value of the graph.
-SEVERAL = (kernels.attention_backward,)
+SEVERAL = (kernels.attention_backward, kernels.elementwise_together)
+# Kernels that go along memory, whatever the order of dimensions.
+ALONG_MEMORY = (kernels.elementwise, kernels.elementwise_together, kernels.concatenate)
 
 
 class Emitter:
@@ -53,7 +55,11 @@ class Emitter:
         self.dense: dict[Value, View] = {}
         self.parts: dict[Value, list[View]] = {}
         self.recordings: dict[tuple, Recording] = {}
-        self.made: dict[tuple, tuple[Call, Recording]] = {}
+        self.made: dict[tuple, list[View]] = {}
+        self.late: dict[Value, list[Use]] = {}
+        for use in uses.values():
+            if isinstance(use, Use) and use.after is not None and use.result is not None:
+                self.late.setdefault(use.after, []).append(use)
         self.calls: list[Use] = []
         self.starts: list[int] = []
         self.labels: dict[Value, str] = {v: name for name, v in graph.constants.items()}
@@ -124,13 +130,17 @@ class Emitter:
                 view = self._copied_view(value)
             self.views[value] = view
             return
-        self.views[value] = self._in_memory_order(self.uses[value])
+        use = self.uses[value]
+        # Nothing reads a result of a call before the last of them.
+        for each in [use] if use.after is None else self.late.get(value, ()):
+            self.views[each.value] = self._in_memory_order(each)
 
     def _in_memory_order(self, use: Use) -> View:
         """One kernel call; element-wise work and concatenations go along memory, whatever the order
         of dimensions, and leave their result in the order of their first whole operand."""
         order = self._order_of(use)
-        if order is None or use.value in self.graph.outputs:
+        results = [each.value for each in self.late.get(use.after, [use])]
+        if order is None or any(one in self.graph.outputs for one in results):
             return self.call(use)
         turned = tuple(self.views[a].permute(order) for a in use.args[0])
         if use.kernel is kernels.concatenate:
@@ -144,7 +154,7 @@ class Emitter:
         """The order of dimensions in which memory holds the first whole operand, when that is
         another than its own and keeps the last dimension."""
         rank = use.value.rank
-        if use.kernel not in (kernels.elementwise, kernels.concatenate) or rank < 3:
+        if use.kernel not in ALONG_MEMORY or rank < 3:
             return None
         for argument in use.args[0]:
             steps = self.views[argument].steps
@@ -199,35 +209,36 @@ class Emitter:
     def call(self, use: Use) -> View:
         """The view of a kernel's result; the call is linked with the first value it makes."""
         key = (use.kernel, use.args, _frozen(use.options))
-        shared = use.kernel in SEVERAL
-        if shared and key in self.made:
-            call, recording = self.made[key]
-            return call.view(recording.results[use.result])
+        if key in self.made:
+            return self.made[key][use.result]
         actual: list[View] = []
         args = tuple([self._argument(a, actual, *use.reads(n)) for n, a in enumerate(use.args)])
         cut = cut_of(use, args)
         if cut is not None:
-            return self._in_pieces(use, args, cut)
-        recording = self.recorded(use, args)
-        call = self.link_call(use, recording, actual)
-        if shared:
-            self.made[key] = call, recording
-        return call.view(recording.results[use.result])
+            views = self._in_pieces(use, args, cut)
+        else:
+            recording = self.recorded(use, args)
+            call = self.link_call(use, recording, actual)
+            views = [call.view(result) for result in recording.results]
+        if use.kernel in SEVERAL:
+            self.made[key] = views
+        return views[use.result]
 
-    def _in_pieces(self, use: Use, args: tuple, cut: Cut) -> View:
-        """One kernel call for each piece of a result, all of them linked from one recording."""
-        result = whole(self.builder.buffer("hbm", cut.shape, cut.dtype))
+    def _in_pieces(self, use: Use, args: tuple, cut: Cut) -> list[View]:
+        """One kernel call for each piece of the results, all of them linked from one recording."""
+        results = [whole(self.builder.buffer("hbm", cut.shape, kind)) for kind in cut.dtypes]
         part = replace(use, options=options_of(use, cut))
         first: list[View] = []
         for start in range(0, cut.shape[cut.axis], cut.length):
-            target = result.slice(cut.axis, start, start + cut.length)
-            given = (*piece_of(use, args, cut, start), target)
+            targets = [r.slice(cut.axis, start, start + cut.length) for r in results]
+            out = tuple(targets) if use.kernel in SEVERAL else targets[0]
+            given = (*piece_of(use, args, cut, start), out)
             views = views_in(given)
             if not first:
                 recording, first = self.recorded(part, given), views
             further = [v.offset - own.offset for v, own in zip(views, first, strict=True)]
             self.link_call(part, recording, views, further)
-        return result
+        return results
 
     def recorded(self, use: Use, args: tuple) -> Recording:
         """The kernel's program for arguments like these, traced the first time."""

@@ -16,13 +16,14 @@ ELEMENTS, MULTIPLICATIONS = 1 << 26, 1 << 37
 # Pieces of products are whole tiles of rows or banks of columns where the length allows, and at
 # least so many of them.
 ROWS, COLUMNS, LEAST = 128, 512, 8
+BY_ELEMENT = (kernels.elementwise, kernels.elementwise_together)
 
 
 class Cut(NamedTuple):
-    """A result of `shape` and `dtype` made in pieces of `length` along `axis`."""
+    """Results of `shape` and `dtypes` made in pieces of `length` along `axis`."""
 
     shape: tuple[int, ...]
-    dtype: DType
+    dtypes: tuple[DType, ...]
     axis: int
     length: int
 
@@ -30,18 +31,21 @@ class Cut(NamedTuple):
 def cut_of(use: Use, args: tuple) -> Cut | None:
     """How a call with these arguments is cut; None where it is small, or does not divide."""
     if use.kernel is kernels.elementwise:
-        return _along_first(use.options["shape"], use.options["out_dtype"])
+        return _along_first(use.options["shape"], (use.options["out_dtype"],))
+    if use.kernel is kernels.elementwise_together:
+        dtypes = tuple([kind for _, kind in use.options["results"]])
+        return _along_first(use.options["shape"], dtypes)
     if use.kernel is kernels.copy:
-        return _along_first(args[0].shape, args[0].dtype)
+        return _along_first(args[0].shape, (args[0].dtype,))
     return _of_product(use, args) if use.kernel is kernels.linear else None
 
 
-def _along_first(shape: tuple[int, ...], dtype: DType) -> Cut | None:
+def _along_first(shape: tuple[int, ...], dtypes: tuple[DType, ...]) -> Cut | None:
     size = 1
     for n in shape:
         size *= n
     length = _length(shape[0], -(-size // ELEMENTS), 1) if len(shape) > 1 else None
-    return Cut(shape, dtype, 0, length) if length else None
+    return Cut(shape, dtypes, 0, length) if length else None
 
 
 def _of_product(use: Use, args: tuple) -> Cut | None:
@@ -54,7 +58,7 @@ def _of_product(use: Use, args: tuple) -> Cut | None:
     tall = rows > columns
     length = _length(max(rows, columns), count, ROWS if tall else COLUMNS)
     axis = len(shape) - (2 if tall else 1)
-    return Cut(shape, use.options["out_dtype"], axis, length) if length else None
+    return Cut(shape, (use.options["out_dtype"],), axis, length) if length else None
 
 
 def _length(total: int, least: int, unit: int) -> int | None:
@@ -69,7 +73,7 @@ def _length(total: int, least: int, unit: int) -> int | None:
 def piece_of(use: Use, args: tuple, cut: Cut, start: int) -> tuple:
     """The arguments of the piece that begins at `start`."""
     stop = start + cut.length
-    if use.kernel is kernels.elementwise:
+    if use.kernel in BY_ELEMENT:
         return (tuple([x.slice(0, start, stop) for x in args[0]]),)
     if use.kernel is kernels.copy:
         return (args[0].slice(0, start, stop),)
@@ -84,7 +88,7 @@ def piece_of(use: Use, args: tuple, cut: Cut, start: int) -> tuple:
 
 def options_of(use: Use, cut: Cut) -> dict[str, Any]:
     """The options of every piece."""
-    if use.kernel is not kernels.elementwise:
+    if use.kernel not in BY_ELEMENT:
         return use.options
     return {**use.options, "shape": (cut.length, *cut.shape[1:])}
 

@@ -28,6 +28,7 @@ from opentrn.compiler.precision import precision
 from opentrn.compiler.products import PRODUCTS
 from opentrn.compiler.regions import REGIONS
 from opentrn.compiler.spell import SPELL
+from opentrn.compiler.together import together
 from opentrn.compiler.wide import WIDE, refuse_integer_products
 from opentrn.compiler.windows import WINDOWS
 from opentrn.graph import (
@@ -129,7 +130,8 @@ def _layout(state: State) -> None:
 
 
 def _choose(state: State) -> None:
-    state.uses = choose(state.graph, lambda region: _region(region, state))
+    uses = choose(state.graph, lambda region: _region(region, state))
+    state.uses = together(state.graph, uses)
 
 
 def _region(region: Region, state: State) -> Graph:

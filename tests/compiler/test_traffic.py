@@ -7,6 +7,7 @@ import pytest
 from opentrn import compiler, runtime
 from opentrn.graph import Graph, g
 from opentrn.hw import target
+from opentrn.sim import timeline
 
 TOKENS, WIDTH, HEADS, HIDDEN = 256, 512, 4, 1024
 
@@ -115,9 +116,18 @@ def test_a_chain_of_elements_is_one_trip():
         one.opcode == "dma_copy" and one.views()[0].buffer.space == "hbm"
         for one in program.instructions()
     )
-    work = sum(one.opcode in ("tensor_tensor", "tensor_scalar", "scalar_tensor_tensor")
-               for one in program.instructions())  # fmt: skip
-    assert work == 4 * stores  # d·0.1; m·0.9 + it; rate · it; p·0.99 - it
+    busy = {"vector": 0.0, "gpsimd": 0.0, "scalar": 0.0}
+    work = dict.fromkeys(busy, 0)
+    found = timeline(program, target("trn2"))
+    for one, start, end in zip(program.instructions(), found.start, found.end, strict=True):
+        if one.opcode != "dma_copy":
+            work[one.form.engine_name] += 1
+            busy[one.form.engine_name] += end - start
+    # Alone, the Vector Engine has d·0.1; m·0.9 + it; rate · it; p·0.99 - it.  The first passes two
+    # elements a cycle of 0.96 GHz, a pair of tiles half an element.
+    assert work["vector"] <= 4 * stores + 1  # and `rate` once in float32
+    alone = 512 * 1024 / 128 * (0.5 + 3 * 2) / 0.96
+    assert max(busy.values()) < 0.75 * alone
 
 
 @pytest.mark.parametrize(("shape", "axes"), [((2048, 4096), (0, 1)), ((4, 2048, 512), (0,)),

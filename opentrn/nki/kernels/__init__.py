@@ -2,7 +2,7 @@
 
 from opentrn.nki.kernels.attention import attention
 from opentrn.nki.kernels.attention_backward import attention_backward
-from opentrn.nki.kernels.elementwise import elementwise
+from opentrn.nki.kernels.elementwise import elementwise, elementwise_together
 from opentrn.nki.kernels.linear_norm import linear_norm
 from opentrn.nki.kernels.matmul import KEPT_ROWS, linear, matmul
 from opentrn.nki.kernels.movement import (
@@ -30,6 +30,7 @@ __all__ = [
     "concatenate",
     "copy",
     "elementwise",
+    "elementwise_together",
     "embedding",
     "layer_norm",
     "lies_turned",

@@ -14,8 +14,9 @@ from opentrn.nki import isa as nisa
 from opentrn.nki import language as nl
 from opentrn.nki.jit import jit
 from opentrn.nki.kernels.operations import OPERATIONS
-from opentrn.nki.kernels.pointwise import Value, result_in
+from opentrn.nki.kernels.pointwise import result_in
 from opentrn.nki.kernels.tiles import Sheet, merged, sheet, spans
+from opentrn.nki.kernels.values import Shares, Value
 
 declare(
     "kernels.operation",
@@ -24,8 +25,9 @@ declare(
     fix="express it by other operations, or compute it on the host",
 )
 
-# Bytes of a partition for all values of one tile, of about 190 KiB there are.
-TILE_BYTES = 64 << 10
+# Tiles that go through a chain together, and bytes of a partition for all values of one of them, of
+# about 190 KiB there are: the next ones are loaded while these are worked on.
+TOGETHER, TILE_BYTES = 3, 32 << 10
 LEAST_ROW = 64
 
 
@@ -93,15 +95,42 @@ def read(x: Sheet, rows: tuple[int, int], columns: tuple[int, int]):
     return made
 
 
-def evaluate(inputs: list[Value], steps, out_dtype) -> Any:
-    """The tile of the last step, in `out_dtype`."""
-    last_use = {}
+def last_uses(steps) -> dict[tuple, int]:
+    """The last step that reads each input and each step."""
+    found = {}
     for n, (_, *operands) in enumerate(steps):
         for operand in operands:
             if isinstance(operand, tuple):
-                last_use[operand] = n
-    values: dict[tuple, Value] = {("in", n): v for n, v in enumerate(inputs)}
-    for n, (name, *operands) in enumerate(steps):
+                found[operand] = n
+    return found
+
+
+def width_of(steps, inputs: int) -> int:
+    """Most values of a chain that live at a time, two more for what an operation needs itself."""
+    last, most = last_uses(steps), 1
+    for n in range(len(steps)):
+        given = sum(1 for (where, _), at in last.items() if where == "in" and at >= n)
+        made = sum(1 for (where, k), at in last.items() if where == "step" and k < n <= at)
+        most = max(most, given + made + 1)
+    return max(most, inputs) + 2
+
+
+class Tile:
+    """One tile on its way through the steps: `results` has (step, dtype) of what is stored.
+
+    Steps that go on with such a result read it as it is stored.
+    """
+
+    def __init__(self, inputs: list[Value], steps, results, shares: Shares | None = None):
+        self.steps, self.shares, self.last_use = steps, shares, last_uses(steps)
+        self.wanted, self.made = dict(results), {}
+        self.values: dict[tuple, Value] = {("in", n): v for n, v in enumerate(inputs)}
+        for value in inputs:
+            value.shares = shares
+
+    def step(self, n: int) -> None:
+        """Write the instructions of step n."""
+        name, *operands = self.steps[n]
         if name not in OPERATIONS:
             raise UnsupportedError(
                 f"no element-wise kernel for `{name}`",
@@ -109,34 +138,71 @@ def evaluate(inputs: list[Value], steps, out_dtype) -> Any:
                 rule=f"known: {', '.join(sorted(OPERATIONS))}",
                 fix="express it by these",
             )
-        given = [values[o] if isinstance(o, tuple) else o for o in operands]
-        wanted = out_dtype if n == len(steps) - 1 else None
-        values["step", n] = OPERATIONS[name](given, wanted)
-        for key in [k for k, at in last_use.items() if at == n]:
-            values.pop(key, None)
-    return result_in(values["step", len(steps) - 1], out_dtype)
+        given = [self.values[o] if isinstance(o, tuple) else o for o in operands]
+        kind, key = self.wanted.get(n), ("step", n)
+        stored = nl.uint8 if kind == nl.bool_ else kind
+        value = OPERATIONS[name](given, stored)
+        if kind is not None:
+            self.made[n] = result_in(value, stored)
+            value = Value.read(self.made[n], kind) if key in self.last_use else value
+        value.shares = self.shares
+        self.values[key] = value
+        for old in [k for k, at in self.last_use.items() if at == n]:
+            self.values.pop(old, None)
 
 
-def write_chain(inputs, steps, shape: tuple[int, ...], out) -> None:
-    """out = the last of `steps`, each computed from tensors of `shape` and earlier steps."""
-    tensors = [as_bytes(x) for x in (*inputs, out)]
-    kinds = [x.dtype for x in inputs]
-    target = tensors[-1].dtype
-    most = max(LEAST_ROW, TILE_BYTES // (4 * (len(inputs) + len(steps) + 1)))
+def evaluate(inputs: list[Value], steps, dtype) -> Any:
+    """The tile of the last of some steps, in `dtype`."""
+    last = len(steps) - 1
+    tile = Tile(inputs, steps, [(last, dtype)])
+    for n in range(len(steps)):
+        tile.step(n)
+    return tile.made[last]
+
+
+class Reader:
+    """Tiles of the inputs; what is one number everywhere is loaded once."""
+
+    def __init__(self, kinds):
+        self.kinds, self.held = kinds, {}
+
+    def values(self, sheets_: list[Sheet], rows, columns) -> list[Value]:
+        """A value for each input."""
+        found = []
+        for n, (x, kind) in enumerate(zip(sheets_, self.kinds, strict=True)):
+            size = (rows[1] - rows[0], columns[1] - columns[0])
+            if x.row_stride or x.column_stride or len(x.row_shape) + len(x.column_shape) > 2:
+                found.append(Value.read(read(x, rows, columns), kind))
+                continue
+            if (n, size) not in self.held:
+                self.held[n, size] = Value.read(read(x, rows, columns), kind)
+            found.append(self.held[n, size])
+        return found or [Value(nl.full((rows[1] - rows[0], columns[1] - columns[0]), 0.0,
+                                       nl.float32), "float")]  # fmt: skip
+
+
+def write_chain(inputs, steps, shape: tuple[int, ...], results, outs: list) -> None:
+    """outs = the `results` of `steps`, each computed from tensors of `shape` and earlier steps.
+
+    Several tiles go through the steps together: while one engine works on the first of them,
+    others work on the next.
+    """
+    tensors, count = [as_bytes(x) for x in (*inputs, *outs)], len(inputs)
+    shares, reader = Shares(), Reader([x.dtype for x in inputs])
+    most = max(LEAST_ROW, TILE_BYTES // (4 * width_of(steps, count)))
     for group in sheets(tensors, shape or (1,), most):
-        *given, result = group
-        width = _width(group, most)
-        for rows in spans(result.rows, nl.tile_size.pmax):
-            for columns in spans(result.columns, width):
-                size = (rows[1] - rows[0], columns[1] - columns[0])
-                values = [
-                    Value.read(read(x, rows, columns), kind)
-                    for x, kind in zip(given, kinds, strict=True)
-                ]
-                if not values:
-                    values = [Value(nl.full(size, 0.0, nl.float32), "float")]
-                tile = evaluate(values, steps, target)
-                result.store(tile, rows[0], columns[0])
+        given, targets = group[:count], group[count:]
+        parts = [(rows, columns) for rows in spans(targets[0].rows, nl.tile_size.pmax)
+                 for columns in spans(targets[0].columns, _width(group, most))]  # fmt: skip
+        for first, last in spans(len(parts), TOGETHER):
+            tiles = [Tile(reader.values(given, *part), steps, results, shares)
+                     for part in parts[first:last]]  # fmt: skip
+            for n in range(len(steps)):
+                for tile in tiles:
+                    tile.step(n)
+            for tile, (rows, columns) in zip(tiles, parts[first:last], strict=True):
+                for target, (n, _) in zip(targets, results, strict=True):
+                    target.store(tile.made[n], rows[0], columns[0])
 
 
 @jit
@@ -149,5 +215,18 @@ def elementwise(inputs, steps, shape, out_dtype, out=None):
     """
     if out is None:
         out = nl.ndarray(shape or (1,), as_dtype(out_dtype), nl.shared_hbm)
-    write_chain(inputs, steps, shape, out)
+    write_chain(inputs, steps, shape, [(len(steps) - 1, out.dtype)], [out])
     return out
+
+
+@jit
+def elementwise_together(inputs, steps, shape, results, out=None):
+    """Several of `steps` as in `elementwise`: `results` has (step, dtype) of each.
+
+    Steps that read a result read what is stored of it.
+    """
+    results = [(n, as_dtype(kind)) for n, kind in results]
+    if out is None:
+        out = [nl.ndarray(shape or (1,), kind, nl.shared_hbm) for _, kind in results]
+    write_chain(inputs, steps, shape, results, list(out))
+    return tuple(out)

@@ -5,7 +5,7 @@ None for the one it is computed in, and returns a `Value`.
 """
 
 from collections.abc import Callable
-from math import pi
+from math import pi, prod
 
 from opentrn.base import UnsupportedError, declare
 from opentrn.base import dtype as as_dtype
@@ -231,6 +231,8 @@ def activation(function) -> Callable:
         _floats(function.__name__, operands)
         dst = fresh(x.tile, dtype if dtype and dtype.is_float else nl.float32)
         nisa.activation(dst, function, x.tile)
+        if x.shares is not None:
+            x.shares.add(("scalar", prod(dst.shape[1:])))
         return Value(dst, "float")
 
     return operation

@@ -107,7 +107,7 @@ def _element_by_element(x, op: str, axes: list[int], shape: tuple[int, ...], out
         tensors = [t.select(axis, n) for t in tensors for n in range(x.shape[axis])]
     steps = [(op, ("in", 0), ("in", 1))]
     steps += [(op, ("step", n - 2), ("in", n)) for n in range(2, len(tensors))]
-    write_chain(tensors, steps, shape, out)
+    write_chain(tensors, steps, shape, [(len(steps) - 1, out.dtype)], [out])
 
 
 def _sum_of_rows(x: Sheet, out: Sheet) -> None:
