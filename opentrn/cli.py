@@ -3,6 +3,7 @@
 Nothing but click is imported until a command runs, so that `opentrn --help` answers at once.
 """
 
+import contextlib
 import json as jsonlib
 import os
 import sys
@@ -234,10 +235,11 @@ def compile_command(
     if output is None:
         refuse_no_folder(os.curdir)
     module, args = commands.load_model(model, dict(map(commands.read_shape, shapes)))
+    refusing: Any = contextlib.nullcontext()
     if isinstance(module, Graph):
-        from opentrn.frameworks.jax import refuse_numbers
+        from opentrn.frameworks import jax
 
-        refuse_numbers(module)
+        refusing = jax.refusing(module, target, dtype)
     shown: list[str] = []
     states: list[Any] = []
 
@@ -245,7 +247,7 @@ def compile_command(
         shown.append(_stage_line(name, state))
         states[:] = [state]
 
-    with commands.waiting("compiling"):
+    with commands.waiting("compiling"), refusing:
         executable = compiler.compile(
             module, args, target=target, dtype=dtype, auto_cast=auto_cast, numerics=numerics,
             watch=watch if steps else None,

@@ -25,6 +25,7 @@ from opentrn.isa import (
 )
 from opentrn.isa.buffer import Buffer, Sort
 from opentrn.isa.define import (
+    FIRST_GENERATION,
     INSTRUCTIONS,
     Cost,
     Instr,
@@ -70,6 +71,7 @@ from opentrn.isa.view import View
 from opentrn.isa.view import of as view_of
 
 __all__ = [
+    "FIRST_GENERATION",
     "INSTRUCTIONS",
     "REQUIRED",
     "Buffer",

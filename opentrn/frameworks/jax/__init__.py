@@ -1,6 +1,5 @@
 """JAX on a simulated Trainium: `jit(f)` compiles what `jax.jit(f)` would, for a NeuronCore."""
 
-from opentrn.frameworks.jax.analyze import analyze
 from opentrn.frameworks.jax.jit import Jitted, Program, jit, jit_as_jax
 from opentrn.frameworks.jax.lower import (
     Lowered,
@@ -8,7 +7,7 @@ from opentrn.frameworks.jax.lower import (
     from_jax,
     lower,
 )
-from opentrn.frameworks.program import refuse_numbers
+from opentrn.frameworks.judge import analyze, refusing
 
 __all__ = [
     "Jitted",
@@ -20,5 +19,5 @@ __all__ = [
     "jit",
     "jit_as_jax",
     "lower",
-    "refuse_numbers",
+    "refusing",
 ]

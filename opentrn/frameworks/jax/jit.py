@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from opentrn.base import UsageError, declare
+from opentrn.base import UnsupportedError, UsageError, declare
 from opentrn.frameworks.jax.lower import (
     Lowered,
     is_traced,
@@ -20,14 +20,14 @@ from opentrn.frameworks.jax.lower import (
     to_host,
     to_jax,
 )
-from opentrn.frameworks.program import PRECISIONS
+from opentrn.frameworks.judge import PRECISION, PRECISIONS, refusal
 from opentrn.frameworks.program import Program as Compiled
 
 OPTION = declare(
     "frameworks.jax_option",
-    "`jit` was given an option that has no such value, or a static argument that cannot be one.",
-    rule="dtype is keep, bfloat16 or float16; static arguments are hashable",
-    fix="for example opentrn.frameworks.jax.jit(f, dtype='bfloat16', static_argnums=1)",
+    "`jit` was given a static argument that cannot be one.",
+    rule="static arguments are hashable",
+    fix="give a tuple for a list, or leave the argument out of static_argnums",
 )
 
 class Program(Compiled):
@@ -112,6 +112,10 @@ class Jitted:
                 leaf.delete()
         return result
 
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """As a method: the instance is the first argument."""
+        return self if instance is None else functools.partial(self, instance)
+
     def compile(self, *args: Any, **kwargs: Any) -> Program:
         """The program for arguments like these (arrays or `jax.ShapeDtypeStruct`), not run."""
         return self._program(args, kwargs)[0]
@@ -148,7 +152,14 @@ class Jitted:
 
         for leaf in jax.tree.leaves(traced.out_info):
             refuse_leaf(leaf, "a result")
-        lowered = lower_traced(traced, getattr(self.function, "__name__", "function"))
+        name = getattr(self.function, "__name__", "function")
+        try:
+            lowered = lower_traced(traced, name)
+        except UnsupportedError as error:
+            if error.code != "graph.unsupported_op":
+                raise
+            whole = lower_traced(traced, name, absent=True).graph
+            raise refusal(whole, error, self.target, self.precision) from None
         return Program.of(lowered, self.target, self.precision)
 
     def lower(self, *args: Any, **kwargs: Any) -> Any:
@@ -201,11 +212,12 @@ def jit(
 
     `dtype` "bfloat16" or "float16" stores what is float32 between ops as that; "keep" leaves it.
     Static and donated arguments are as in `jax.jit`; donated arrays are deleted after the call.
-    Also a decorator, with or without options.  Raises UsageError `frameworks.jax_option`.
+    Also a decorator, with or without options.  Raises UsageError `frameworks.precision`, and what
+    `jax.jit` raises for arguments that cannot be static or donated.
     """
 
     if dtype not in PRECISIONS:
-        raise UsageError(f"jit: there is no precision {dtype}", code=OPTION)
+        raise UsageError(f"jit: there is no precision {dtype}", code=PRECISION)
     options = {
         "static_argnums": static_argnums, "static_argnames": static_argnames,
         "donate_argnums": donate_argnums, "donate_argnames": donate_argnames,
@@ -214,8 +226,7 @@ def jit(
         return functools.partial(jit, target=target, dtype=dtype, **options)
     static = Places.of(function, static_argnums, static_argnames)
     donated = Places.of(function, donate_argnums, donate_argnames)
-    inside = own_jit()(function, static_argnums=static_argnums or None,
-                       static_argnames=static_argnames or None)  # fmt: skip
+    inside = own_jit()(function, **{k: v for k, v in options.items() if v not in ((), None)})
     return Jitted(function, target, PRECISIONS[dtype], static, donated, inside)
 
 

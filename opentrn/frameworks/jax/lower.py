@@ -8,8 +8,8 @@ from typing import Any
 
 import opentrn
 from opentrn.base import NotBuiltError, UnsupportedError, Where, declare
-from opentrn.frameworks.jax.kernels import equations, kernels_of
-from opentrn.frameworks.program import NUMBERS
+from opentrn.frameworks.jax.kernels import kernels_of
+from opentrn.frameworks.judge import NUMBERS
 from opentrn.graph import Graph, from_stablehlo
 from opentrn.nki import TracedKernel
 
@@ -36,6 +36,13 @@ CALLBACK = declare(
     "A jitted function calls back into Python while it runs.",
     rule="a program of a NeuronCore runs without the host; jax.debug.print is such a call",
     fix="leave the call out, or jit the function with jax.jit",
+)
+
+PRIMITIVE = declare(
+    "frameworks.jax_primitive",
+    "A jitted function uses ops for which JAX has no StableHLO, but a library of the host's.",
+    rule="a program of a NeuronCore is made of StableHLO ops and NKI kernels",
+    fix="do that part outside of the jitted function, with jax.jit",
 )
 
 
@@ -68,12 +75,17 @@ def lower(function: Callable, args: Sequence[Any] = (), kwargs: dict | None = No
     return lower_traced(traced, getattr(function, "__name__", "function"))
 
 
-def lower_traced(traced: Any, name: str) -> Lowered:
-    """The graph of `jax.jit(…, keep_unused=True).trace(…)`; refuses callbacks."""
-    refuse_callbacks(traced.jaxpr.jaxpr)
+def lower_traced(traced: Any, name: str, absent: bool = False) -> Lowered:
+    """The graph of `jax.jit(…, keep_unused=True).trace(…)`; `absent` as in `from_stablehlo`.
+
+    Raises as `refuse_primitives` and `from_stablehlo` do."""
+    refuse_primitives(traced.jaxpr.jaxpr)
     calls = kernels_of(traced.jaxpr.jaxpr)
-    module = traced.lower(lowering_platforms=(PLATFORM,)).compiler_ir("stablehlo")
-    graph = from_stablehlo(module, custom_calls=calls)
+    try:
+        module = traced.lower(lowering_platforms=(PLATFORM,)).compiler_ir("stablehlo")
+    except NotImplementedError as problem:  # an op that JAX spells out in one it has only elsewhere
+        raise UnsupportedError(str(problem).splitlines()[0], code=PRIMITIVE) from problem
+    graph = from_stablehlo(module, custom_calls=calls, absent=absent)
     graph = Graph(graph.inputs, graph.outputs, graph.constants, name=_plain(name),
                   output_names=graph.output_names)  # fmt: skip
     return Lowered(graph, traced.in_avals, traced.out_info)
@@ -105,19 +117,56 @@ def as_on_neuron() -> Iterator[None]:
 # ------------------------------------------------------------------------------- arrays and keys
 
 
-def refuse_callbacks(program: Any) -> None:
-    """Raise UnsupportedError `frameworks.jax_callback` naming the calls into Python, at the user's
-    line of the first."""
+def refuse_primitives(program: Any) -> None:
+    """Raise UnsupportedError for what JAX cannot lower for the chip, all of it with its lines:
+    `frameworks.jax_callback` for calls into Python alone, else `frameworks.jax_primitive`."""
+    found: dict[Any, list[Where | None]] = {}
+    for equation, place in _placed(program, None):
+        if _calls_back(equation.primitive) or not _lowers(equation.primitive):
+            found.setdefault(equation.primitive, []).append(place)
+    if not found:
+        return
+    rows = [f"{len(found)} kind{'s' * (len(found) > 1)} of op cannot be lowered for the chip"]
+    for primitive, places in found.items():
+        calls = _calls_back(primitive)
+        why = "it calls back into Python" if calls else "JAX has no StableHLO for it"
+        rows.append(f"  {len(places):4d} × {primitive}: {why}")
+        rows += [f"         {place}" for place in dict.fromkeys(places) if place is not None]
+    raise UnsupportedError(
+        "\n".join(rows), code=CALLBACK if all(map(_calls_back, found)) else PRIMITIVE,
+        at=next(iter(found.values()))[0],
+    )  # fmt: skip
+
+
+def _placed(program: Any, outer: Where | None) -> Iterator[tuple[Any, Where | None]]:
+    """Every equation of a jaxpr with the user's line: that of the call, inside JAX's own."""
+    from jax.extend.core import jaxprs_in_params
+
+    for equation in program.eqns:
+        place = _place(equation) or outer
+        yield equation, place
+        for inner in jaxprs_in_params(equation.params):
+            yield from _placed(inner, place)
+
+
+def _calls_back(primitive: Any) -> bool:
+    return str(primitive).endswith("_callback") or str(primitive) == "debug_print"
+
+
+def _lowers(primitive: Any) -> bool:
+    """Whether JAX has a rule for a primitive on any platform, or on the chip's."""
+    from jax._src.interpreters import mlir
+
+    return primitive in mlir._lowerings or primitive in mlir._platform_specific_lowerings[PLATFORM]
+
+
+def _place(equation: Any) -> Where | None:
+    """The user's line of an equation."""
     from jax._src.source_info_util import user_frames
 
-    found = [e for e in equations(program) if str(e.primitive).endswith("_callback")]
-    if found:
-        frames = user_frames(found[0].source_info.traceback)
-        users = (f for f in frames if not f.file_name.startswith(OWN))
-        frame = next(users, None)
-        at = Where(frame.file_name, frame.start_line, frame.function_name) if frame else None
-        names = ", ".join(sorted({str(equation.primitive) for equation in found}))
-        raise UnsupportedError(f"it calls back into Python: {names}", code=CALLBACK, at=at)
+    frames = user_frames(equation.source_info.traceback)
+    frame = next((f for f in frames if not f.file_name.startswith(OWN)), None)
+    return Where(frame.file_name, frame.start_line, frame.function_name) if frame else None
 
 
 def is_traced(leaf: Any) -> bool:
@@ -129,11 +178,11 @@ def is_traced(leaf: Any) -> bool:
 
 def refuse_leaf(leaf: Any, name: str) -> None:
     """Raise NotBuiltError `frameworks.jax_sharded`, UnsupportedError `frameworks.jax_float64` or
-    `frameworks.jax_numbers`."""
+    `frameworks.numbers`."""
     sharding = getattr(leaf, "sharding", None)
     if sharding is not None and len(getattr(sharding, "device_set", ())) > 1:
         raise NotBuiltError(f"{name} lies on {len(sharding.device_set)} devices", code=SHARDED)
-    kind = str(getattr(leaf, "dtype", ""))
+    kind = str(canonical(leaf))
     if kind == "float64":
         raise UnsupportedError(f"{name} is {kind}", code=FLOAT64)
     if kind.startswith("complex"):
@@ -147,9 +196,18 @@ def to_host(leaf: Any) -> Any:
 
     if hasattr(leaf, "dtype") and str(leaf.dtype).startswith("key<"):
         leaf = jax.random.key_data(leaf)
-    if isinstance(leaf, (bool, int, float)):
-        return np.asarray(leaf, jax.dtypes.canonicalize_dtype(type(leaf)))
-    return np.asarray(leaf)
+    return np.asarray(leaf, canonical(leaf))
+
+
+def canonical(leaf: Any) -> Any:
+    """The dtype JAX gives an argument: 64 bits become 32 unless jax_enable_x64 says otherwise."""
+    import jax
+
+    plain = isinstance(leaf, (bool, int, float, complex))
+    kind = type(leaf) if plain else getattr(leaf, "dtype", None)
+    if kind is None or str(kind).startswith("key<"):
+        return kind
+    return jax.dtypes.canonicalize_dtype(kind)
 
 
 def to_jax(array: Any, like: Any) -> Any:
@@ -158,9 +216,17 @@ def to_jax(array: Any, like: Any) -> Any:
 
     kind = str(like.dtype)
     if not kind.startswith("key<"):
-        return jax.numpy.asarray(array.reshape(like.shape).astype(like.dtype))
+        made = jax.numpy.asarray(array.reshape(like.shape).astype(like.dtype))
+        return as_weak(made) if like.weak_type else made
     words = jax.numpy.asarray(array.reshape(*like.shape, -1))
     return jax.random.wrap_key_data(words, impl=KEYS[kind[len("key<"):-1]])
+
+
+def as_weak(array: Any) -> Any:
+    """The array as one whose dtype gives way to others, as that of a Python number does."""
+    from jax._src.lax.lax import _convert_element_type
+
+    return _convert_element_type(array, weak_type=True)
 
 
 __all__ = [

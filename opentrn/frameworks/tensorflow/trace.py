@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from opentrn.base import UsageError
-from opentrn.frameworks.program import PRECISIONS, Program
+from opentrn.frameworks.judge import PRECISION, PRECISIONS
+from opentrn.frameworks.program import Program
 from opentrn.frameworks.tensorflow.lower import MODEL, Lowered, lower, spec_of, tensorflow, write
 from opentrn.frameworks.tensorflow.saved import signature_of
 
@@ -114,8 +115,7 @@ def trace(model: Any, example: Any = None, *, target: str = "", dtype: str = "ke
     """
     tensorflow()
     if dtype not in PRECISIONS:
-        raise UsageError(f"trace: there is no precision {dtype}", code=MODEL,
-                         fix=f"one of {', '.join(PRECISIONS)}")  # fmt: skip
+        raise UsageError(f"trace: there is no precision {dtype}", code=PRECISION)
     function, args, kwargs = callable_of(model, example)
     return Traced.of(lower(function, args, kwargs), target, PRECISIONS[dtype])
 

@@ -24,6 +24,7 @@ from opentrn.graph.importers.stablehlo_mlir import Places, Reader, constant, par
 from opentrn.graph.importers.stablehlo_rules_region import CUSTOM
 from opentrn.graph.ir import Graph, Region, Value, make, region_input
 from opentrn.graph.ops.define import OPS, Type
+from opentrn.graph.ops.foreign import Callee
 
 FAMILIES = (stablehlo_devices, stablehlo_rules_linear, stablehlo_rules_plain,
             stablehlo_rules_region)
@@ -42,20 +43,21 @@ declare("graph.stablehlo_recursion", "a function of a StableHLO program calls it
 
 
 def from_stablehlo(source: Any, *, function: str = "",
-                   custom_calls: Mapping[str, Rule] | None = None) -> Graph:
+                   custom_calls: Mapping[str, Rule] | None = None, absent: bool = False) -> Graph:
     """The graph of a StableHLO program: MLIR text, generic text, bytecode, a portable artifact, or
     a module as `jax.jit(f).lower(…).compiler_ir()` gives.
 
     It begins at `function` (left out: `main`, or the only public one); its arguments become inputs
     `arg0`, `arg1`, ….  `custom_calls` gives rules for targets of custom_call.  Each value has the
-    source line the program names.
+    source line the program names.  With `absent`, ops without a rule become `foreign` ops without
+    code: for those who judge the other ops as well.
 
     Raises FileFormatError `graph.stablehlo_text` for what is no program, UnsupportedError
     `graph.unsupported_op`, which names all ops without a rule at once, `graph.stablehlo_type` and
     `graph.stablehlo_op`; NotBuiltError `graph.dynamic_shape` and `graph.stablehlo_sharded`."""
     module = parse(source)
     with module.context:
-        return Importer(module, function, custom_calls or {}).graph()
+        return Importer(module, function, custom_calls or {}, absent).graph()
 
 
 class Scope:
@@ -96,7 +98,8 @@ def remade(value: Value) -> bool:
 class Importer:
     """One walk over a module."""
 
-    def __init__(self, module: Any, function: str, custom_calls: Mapping[str, Rule]) -> None:
+    def __init__(self, module: Any, function: str, custom_calls: Mapping[str, Rule],
+                 absent: bool = False) -> None:
         self.module = module
         self.reader = Reader()
         self.place = Places()
@@ -109,6 +112,7 @@ class Importer:
         self.inputs: list[Value] = []
         self.active: list[str] = []
         self.draws = 0
+        self.absent = absent
         # The device of a mesh whose part is being built; a whole program for several has none.
         self.device = -1 if self._count("mhlo.num_partitions") > 1 else 0
         self.meshes = meshes_of(module)
@@ -177,7 +181,7 @@ class Importer:
             name = self._missing(op)
             if name:
                 missing.setdefault(name, []).append(op)
-        if missing:
+        if missing and not self.absent:
             raise _unsupported(missing, total, [*RULES, *map(_target, self.custom_calls)])
 
     def _missing(self, op: Any) -> str:
@@ -236,8 +240,7 @@ class Importer:
     def build(self, op: Any, name: str, args: list[Any], scope: Scope, where: Where | None) -> None:
         """Enter the results of an op for these operands into a scope."""
         call = Call(self, scope, op, args, where)
-        make_it = RULES.get(name)
-        made: Any = make_it(call) if make_it is not None else self.expand(call)
+        made: Any = self._made(call, name)
         names = op.results
         if type(made) is Value:
             (result,) = names
@@ -251,6 +254,16 @@ class Importer:
             scope.values[result] = value
             if isinstance(value, Value):
                 self._compare(name, result, value)
+
+    def _made(self, call: Call, name: str) -> Any:
+        """What the rule of an op makes."""
+        missing = self._missing(call.op) if self.absent else ""
+        if missing:
+            takes = tuple(value.type for value in call.args)
+            callee = Callee(missing, takes, tuple(call.results))  # type: ignore[arg-type]
+            return call.parts(call.g.foreign(*call.args, callee=callee))
+        make_it = RULES.get(name)
+        return make_it(call) if make_it is not None else self.expand(call)
 
     def _compare(self, name: str, result: Any, value: Value) -> None:
         want = self.reader.type_of(result.type)

@@ -1,8 +1,11 @@
 """`opentrn.frameworks.jax.jit` against JAX on the CPU."""
 
+import functools
+
 import numpy as np
 import pytest
 
+from opentrn import nki
 from opentrn.base import NotBuiltError, TrnError, UnsupportedError, UsageError
 
 jax = pytest.importorskip("jax", reason="the extra `jax` is not installed")
@@ -233,6 +236,103 @@ def test_ops_the_chip_cannot_do_are_named_at_once_with_their_line():
         neuron.jit(factor)(X[:4, :4])
     assert error.value.code == "compiler.no_kernel"
     assert "cholesky" in error.value.what
+
+
+def test_all_refusals_come_at_once_each_with_its_line():
+    def several(x):
+        a = jnp.linalg.cholesky(x)  # one
+        b = jnp.fft.rfft(x[0])  # two
+        c = jax.lax.linalg.triangular_solve(x, x, left_side=True)  # three
+        d, _ = jnp.linalg.qr(x)  # four
+        return a, b.real, c, d, jnp.tanh(x)
+    with pytest.raises(UnsupportedError) as error:
+        neuron.jit(several)(X[:4, :4])
+    what = error.value.what
+    for op, mark in (("cholesky", "one"), ("fft", "two"), ("triangular_solve", "three"),
+                     ("custom_call @Qr", "four")):  # fmt: skip
+        (row,) = [n for n, line in enumerate(what.splitlines()) if f" × {op}:" in line]
+        assert f"# {mark}" in what.splitlines()[row + 1]
+    assert "× tanh" not in what
+    assert error.value.code == "graph.unsupported_op"
+
+
+def test_numbers_in_the_middle_that_the_chip_has_not_are_refused():
+    with jax.enable_x64(True), pytest.raises(UnsupportedError, match="float64") as error:
+        neuron.jit(lambda x: jnp.sum(x.astype(jnp.float64)).astype(jnp.float32))(X)
+    assert error.value.code == "frameworks.numbers"
+    for kind in (jnp.int4, jnp.float8_e4m3fn):
+        with pytest.raises(UnsupportedError) as error:
+            neuron.jit(lambda x: x.astype(jnp.float32) * 2)(jnp.ones(3, kind))
+        assert error.value.code == "frameworks.numbers"
+    with nki.use_target("trn3"):
+        ones = neuron.jit(lambda x: x.astype(jnp.float32) * 2)(jnp.ones(3, jnp.float8_e4m3fn))
+    assert ones.tolist() == [2, 2, 2]
+
+
+def test_what_jax_has_no_stablehlo_for_is_refused_with_its_lines():
+    def both(x):
+        w, _ = jnp.linalg.eigh(x)  # here
+        return w + jnp.linalg.eigh(x)[0], jax.scipy.linalg.schur(x)  # and there
+    with pytest.raises(UnsupportedError, match="2 × eigh") as error:
+        neuron.jit(both)(X[:4, :4])
+    assert error.value.code == "frameworks.jax_primitive"
+    assert "# here" in error.value.what
+    assert "1 × schur" in error.value.what
+    with pytest.raises(UnsupportedError) as error:
+        neuron.jit(jnp.linalg.svd)(X[:4, :4])
+    assert error.value.code == "frameworks.jax_primitive"
+
+    def printing(x):
+        jax.debug.print("{}", x)  # a line
+        return x
+    with pytest.raises(UnsupportedError, match="debug_print") as error:
+        neuron.jit(printing)(X)
+    assert error.value.code == "frameworks.jax_callback"
+    assert "# a line" in error.value.at.text
+
+
+def test_arguments_have_the_dtypes_jax_gives_them():
+    for given in (X.astype(np.float64), np.float64(2), np.arange(3), np.uint64(7), [1.5, 2.5], 3):
+        if isinstance(given, list):
+            given = tuple(given)
+        found, wanted = (f(lambda x: jax.tree.map(lambda a: a * 2, x))(given)
+                         for f in (neuron.jit, jax.jit))  # fmt: skip
+        close(found, wanted)
+
+
+def test_results_are_weak_where_jax_has_them_weak():
+    def f(x, n):
+        return x * 2, 1, 2.0, n, n + 1, jnp.float32(n), {"k": 3 * n}
+    for n in (3, 1.5, True):
+        found, wanted = (jax.tree.leaves(j(f)(X, n)) for j in (neuron.jit, jax.jit))
+        assert [a.weak_type for a in found] == [a.weak_type for a in wanted]
+        assert [(a + jnp.bfloat16(1)).dtype for a in found] == [(a + jnp.bfloat16(1)).dtype
+                                                               for a in wanted]  # fmt: skip
+
+
+def test_methods_are_jitted_as_jax_jits_them():
+    class Model:
+        def __init__(self, scale):
+            self.scale = scale
+
+        @functools.partial(neuron.jit, static_argnums=0)
+        def call(self, x):
+            return x * self.scale
+
+        @neuron.jit
+        def plain(x):
+            return x + 1
+
+    close(Model(3).call(X), jnp.asarray(3 * X))
+    close(Model(4).call(X), jnp.asarray(4 * X))
+    close(Model.plain(X), jnp.asarray(X + 1))
+
+
+def test_arguments_that_cannot_be_donated_are_refused_as_jax_does():
+    for options in ({"donate_argnums": 9}, {"donate_argnums": 0, "static_argnums": 0}):
+        for f in (neuron.jit, jax.jit):
+            with pytest.raises(ValueError, match="donate_arg|donate_argnums"):
+                f(lambda x: x, **options)
 
 
 def test_calls_into_python_are_refused_at_their_line():
