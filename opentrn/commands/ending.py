@@ -184,8 +184,10 @@ def _is_ours(error: BaseException) -> bool:
     trace, ours = error.__traceback__, False
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
-        if not _is_standard(file) and "-packages" not in file:
-            ours = file.startswith(_PACKAGE)
+        if file.startswith(_PACKAGE):  # which lies among installed packages too
+            ours = True
+        elif not _is_standard(file) and "-packages" not in file:
+            ours = False
         trace = trace.tb_next
     return ours
 

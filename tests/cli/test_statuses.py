@@ -221,6 +221,32 @@ def test_a_fault_of_ours_is_not_called_the_scripts(opentrn, script):
     assert result.err.splitlines()[-1].startswith("opentrn: AttributeError inside OpenTrn")
 
 
+PACKAGES = "/env/lib/python3.11/site-packages"
+
+
+@pytest.mark.parametrize(
+    ("files", "ours"),
+    [
+        (["/home/me/script.py"], False),
+        (["/home/me/script.py", f"{PACKAGES}/opentrn/base/units.py"], True),
+        (["/home/me/script.py", f"{PACKAGES}/opentrn/a.py", f"{PACKAGES}/numpy/b.py"], True),
+        (["/home/me/script.py", f"{PACKAGES}/numpy/b.py"], False),
+        ([f"{PACKAGES}/opentrn/nki/jit.py", "/home/me/kernel.py"], False),
+    ],
+)
+def test_whose_a_fault_is_where_this_package_is_one_of_those_installed(files, ours, monkeypatch):
+    """`files` are those of the frames, the outermost first."""
+    from opentrn.commands import ending
+
+    monkeypatch.setattr(ending, "_PACKAGE", f"{PACKAGES}/opentrn/")
+    steps = [compile("1 / 0" if n == len(files) - 1 else "exec(steps.pop(0))", file, "exec")
+             for n, file in enumerate(files)]  # fmt: skip
+    with pytest.raises(ZeroDivisionError) as caught:
+        exec(steps.pop(0), {"steps": steps})
+    error = caught.value
+    assert ending._is_ours(error.with_traceback(error.__traceback__.tb_next)) is ours
+
+
 # ---------------------------------------------------------------------------------------- run
 
 
