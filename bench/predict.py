@@ -312,13 +312,21 @@ def summary(rows: list[Row], others: Iterable[scores.Score] = ()) -> dict[str, A
 
 
 def summary_line(rows: list[Row]) -> str:
-    """The summary in one line."""
-    parts = []
-    for use, levels in summary(rows).items():
-        k = levels["kernel"]
-        part = f"{use}: {k['rows']} rows, median |error| {k['median_abs_error']:.0%}, "
-        parts.append(part + f"90 % within {k['p90_abs_error']:.0%}")
+    """The summary in one line, with the checked rows of grade A and the worst rank correlation."""
+    parts, found = [], summary(rows)
+    for use, levels in found.items():
+        parts.append(f"{use}: {_errors(levels['kernel'])}")
+    checked = found.get("checked", {}).get("kernel", {})
+    if "A" in checked.get("grades", {}):
+        parts.append(f"checked, grade A: {_errors(checked['grades']['A'])}")
+    if ranked := checked.get("rank_correlation"):
+        parts.append(f"rank correlation within families at least {min(ranked.values()):.2f}")
     return "; ".join(parts)
+
+
+def _errors(kernel: dict[str, Any]) -> str:
+    within = f"90 % within {kernel['p90_abs_error']:.0%}"
+    return f"{kernel['rows']} rows, median |error| {kernel['median_abs_error']:.0%}, {within}"
 
 
 def update(page: str, rows: list[Row]) -> str:

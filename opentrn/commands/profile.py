@@ -203,7 +203,7 @@ def _timed(
     profiles = []
     for number, (one, program) in enumerate(zip(found, programs, strict=True)):
         counts = trips[number] if trips else ()
-        noticed = (*one.placement.findings, *sim.races(program, wanted, trips=counts))
+        noticed = (*one.placement.findings, *sim.races(one.program, wanted, trips=counts))
         name = "" if single else f"{program.name} core {number}"
         profiles.append(profiler.profile(one, name, [x.json() for x in noticed]))
     return profiles

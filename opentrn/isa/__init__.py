@@ -35,6 +35,7 @@ from opentrn.isa.define import (
     legal_starts,
     signature,
 )
+from opentrn.isa.dma import SPILL_RELOAD, SPILL_SAVE
 from opentrn.isa.enums import (
     dge_mode,
     dma_engine,
@@ -88,6 +89,8 @@ __all__ = [
     "Operand",
     "OperandForm",
     "Program",
+    "SPILL_RELOAD",
+    "SPILL_SAVE",
     "RegIn",
     "RegOut",
     "Register",

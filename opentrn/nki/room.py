@@ -7,7 +7,7 @@ where they do not is the program placed by the lives of its tiles (`sim.place`).
 
 from opentrn.base import CapacityError, bytes_text, declare
 from opentrn.isa import Buffer, Loop, Program
-from opentrn.sim import place
+from opentrn.sim import Finding, noticed, place, spilled
 
 declare(
     "nki.hbm_capacity",
@@ -64,9 +64,17 @@ def refuse_larger(chip, buffer: Buffer) -> None:
         )
 
 
-def check_room(room: Room, program: Program, chip) -> None:
-    """CapacityError with the tiles alive at the peak, where a program needs more than there is."""
+def check_room(room: Room, program: Program, chip) -> list[Finding]:
+    """What is to be noticed of a program that needs more SBUF than there is: its spills.
+
+    CapacityError with the tiles alive at the peak, where spills do not help.
+    """
     most = sizes(chip.core)
     loops = any(isinstance(node, Loop) for node in program.body)
-    if loops or any(room.most[space] > size for space, size in most.items()):
+    if not loops and all(room.most[space] <= size for space, size in most.items()):
+        return []
+    try:
         place(program, chip)
+    except CapacityError as error:
+        return [noticed(spilled(program, chip, error), error)]
+    return []

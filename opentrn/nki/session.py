@@ -82,12 +82,12 @@ class Session:
             self.findings.append(found)
 
     def finished(self) -> Program:
-        """The program, once the kernel has returned; CapacityError when its tiles do not fit,
-        OrderError when an instruction waits for a later one."""
+        """The program, once the kernel has returned; CapacityError when its tiles do not fit
+        and cannot be spilled, OrderError when an instruction waits for a later one."""
         program = self.builder.program()
         self.check_order(program)
         if self.machine.strict.precise:
-            check_room(self.room, program, self.chip)
+            self.findings += check_room(self.room, program, self.chip)
         return program
 
     def check_order(self, program: Program) -> None:

@@ -40,7 +40,7 @@ class Advice(NamedTuple):
 
 def advise(case: Case) -> list[Advice]:
     """The advice that applies, largest predicted gain first."""
-    rules = (_transfers, _reloads, _overlap, _evacuation, _transposes, _dtype, _array)
+    rules = (_transfers, _spills, _reloads, _overlap, _evacuation, _transposes, _dtype, _array)
     found = [one for rule in rules for one in rule(case)]
     return sorted(found, key=lambda one: -one.predicted_gain)
 
@@ -81,6 +81,25 @@ def _transfers(case: Case) -> Iterator[Advice]:
             line,
             gains.denser(case),
         )
+
+
+def _spills(case: Case) -> Iterator[Advice]:
+    """The tiles that leave SBUF and come back, with the line where most of those bytes are made."""
+    gain, table, by_line = gains.unspilled(case), case.table, {}
+    for row in gains.spilled(case):
+        where = table.where[row]
+        by_line[where] = by_line.get(where, 0.0) + float(table.written[row])
+    if not by_line or gain < LEAST_GAIN:
+        return
+    most = max(by_line, key=by_line.__getitem__)
+    saved, again = (bytes_text(case.found[f"spill_{way}_bytes"]) for way in ("save", "reload"))
+    yield Advice(
+        "spill",
+        f"tiles do not fit SBUF: {saved} are spilled, {again} come back",
+        "finish with each tile before the next is loaded, or use tiles that fit together",
+        _base(most) if most else "",
+        gain,
+    )
 
 
 def _reloads(case: Case) -> Iterator[Advice]:

@@ -20,6 +20,7 @@ import numpy as np
 from opentrn.hw import Chip
 from opentrn.profiler.bounds import Bound
 from opentrn.profiler.details import Detail
+from opentrn.profiler.metrics import spills
 from opentrn.profiler.path import DMA, ISSUE, LATENCY, Path
 from opentrn.profiler.reloads import Reload
 from opentrn.profiler.source import Line
@@ -193,3 +194,16 @@ def kept(case: Case) -> float:
     away = min(1.0, again / moved) if moved else 0.0
     on_path = case.on_path(case.transfers(), (DMA, ISSUE, LATENCY))
     return case.gain(away * on_path, {DMA: case.busy[DMA] * (1.0 - away)})
+
+
+def unspilled(case: Case) -> float:
+    """Tiles that stay in SBUF: no transfers out and back."""
+    moved = case.found["dma_transfer_total_bytes"]
+    again = case.found["spill_save_bytes"] + case.found["spill_reload_bytes"]
+    away = again / moved if moved else 0.0
+    return case.gain(case.on_path(spilled(case)), {DMA: case.busy[DMA] * (1.0 - away)})
+
+
+def spilled(case: Case) -> list[int]:
+    """Rows of the transfers out of SBUF and back that nobody wrote."""
+    return [row for _, rows in spills(case.table) for row in np.flatnonzero(rows).tolist()]

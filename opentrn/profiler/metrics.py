@@ -4,13 +4,14 @@ Source of the names and formulas without "(ours)": AWS Neuron SDK documentation,
 reference" 7.4.0, table Summary (hardware facts §14).  Times are seconds, shares per cent.
 """
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from opentrn.cost import roofline
 from opentrn.hw import Chip
-from opentrn.isa import Program
+from opentrn.isa import SPILL_RELOAD, SPILL_SAVE, Program
 from opentrn.profiler.details import Detail
 from opentrn.profiler.table import DMA, ENGINES, Table, covered
 
@@ -86,8 +87,8 @@ METRICS: dict[str, Kind] = {
     "psum_write_bytes": Kind("B", "written to PSUM"),
     "psum_read_sbuf_write_count": Kind("", "engine instructions that move PSUM to SBUF"),
     "psum_read_sbuf_write_bytes": Kind("B", "bytes they write"),
-    "spill_save_bytes": Kind("B", "tiles saved to HBM for lack of SBUF: none, they are refused"),
-    "spill_reload_bytes": Kind("B", "tiles reloaded for lack of SBUF: none, they are refused"),
+    "spill_save_bytes": Kind("B", "tiles saved to HBM for lack of SBUF"),
+    "spill_reload_bytes": Kind("B", "tiles brought back that had left for lack of SBUF"),
     "mbu_estimated_percent": Kind(
         "%", "(hbm_read_bytes + hbm_write_bytes) / total_time / bandwidth of one HBM stack"
     ),
@@ -169,9 +170,8 @@ def measure(table: Table, chip: Chip, known: list[Detail | None], program) -> di
         "host_launch_time": chip.launch.graph,
         "neuroncore_cycle_count": round(total * chip.sync.clock),
         "event_count": len(table),
-        "spill_save_bytes": 0,
-        "spill_reload_bytes": 0,
     }
+    found |= {f"{name}_bytes": int(table.written[rows].sum()) for name, rows in spills(table)}
     found |= _engines(table, busy)
     found |= _transfers(table, chip, busy, known)
     found |= _memories(table, known)
@@ -181,6 +181,13 @@ def measure(table: Table, chip: Chip, known: list[Detail | None], program) -> di
         found |= _sizes(program, chip, total)
         found["throttle_time"] = _throttled(table, known) * NS
     return found | _rates(found, chip, dtype_of(table, chip, known), _carried(table))
+
+
+def spills(table: Table) -> Iterator[tuple[str, np.ndarray]]:
+    """`(name, which events)` of the transfers out of SBUF and back that nobody wrote."""
+    label = np.array(table.label, dtype=object)
+    for name in (SPILL_SAVE, SPILL_RELOAD):
+        yield name, table.on(DMA) & (label == name)
 
 
 def _active(table: Table, lane: str) -> float:

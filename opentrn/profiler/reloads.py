@@ -1,7 +1,8 @@
 """Reload traffic: bytes of HBM that a program reads more than once.
 
 Bytes read again could have stayed in SBUF.  A view that repeats itself (stride 0) reads its bytes
-once for each repetition.  Reads whose place only the device knows count as new bytes.
+once for each repetition.  Reads whose place only the device knows count as new bytes.  Spilled
+tiles that come back are counted as such (`spill_reload_bytes`), not here.
 """
 
 from collections.abc import Iterable
@@ -10,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from opentrn.base import Where
-from opentrn.isa import Loop, View
+from opentrn.isa import SPILL_RELOAD, Loop, View
 from opentrn.profiler.table import covered
 
 _MOST_RUNS = 1 << 23
@@ -39,7 +40,7 @@ def reloads_of(instructions: Iterable) -> tuple[Reload, ...]:
     views: dict = {}  # buffer -> {view: times}
     lines: dict = {}  # buffer -> {line: bytes}
     for one in instructions:
-        if isinstance(one, Loop):
+        if isinstance(one, Loop) or one.name == SPILL_RELOAD:
             continue
         for view in one.reads():
             if view.space != "hbm":

@@ -136,7 +136,8 @@ def _on_chip(summary: Summary) -> str:
         found.append(f"SBUF peak {bytes_text(get('sbuf_peak_bytes'))} ({share:.0f} % of usable)")
     if "psum_peak_banks" in summary:
         found.append(f"PSUM peak {get('psum_peak_banks')} banks")
-    found.append(f"spills {bytes_text(get('spill_save_bytes'))}")
+    saved, again = (get(f"spill_{way}_bytes") for way in ("save", "reload"))
+    found.append(f"spills {bytes_text(saved)}" + (f" out, {bytes_text(again)} in" if again else ""))
     if "throttle_time" in summary:
         found.append(f"throttled {seconds_text(get('throttle_time'))}")
     return ", ".join(found)

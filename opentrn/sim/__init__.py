@@ -9,6 +9,7 @@ from opentrn.sim.place import Placement, place
 from opentrn.sim.plan import Plan, plan_of
 from opentrn.sim.races import races
 from opentrn.sim.replay import OutOfRange, Replay
+from opentrn.sim.spill import noticed, spilled, spills_of
 from opentrn.sim.strict import Finding, Strict
 from opentrn.sim.threads import one_blas_thread
 from opentrn.sim.timeline import Timeline, timeline
@@ -29,10 +30,13 @@ __all__ = [
     "examine",
     "exchanged",
     "moved_trips",
+    "noticed",
     "one_blas_thread",
     "place",
     "plan_of",
     "races",
+    "spilled",
+    "spills_of",
     "timeline",
     "timeline_together",
 ]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from opentrn.base import Trace, UsageError, declare
+from opentrn.base import CapacityError, Trace, UsageError, declare
 from opentrn.isa import Instruction, Loop, Program
 from opentrn.sim import repeats, timing
 from opentrn.sim.coded import Coded
@@ -19,6 +19,7 @@ from opentrn.sim.depend import dependencies
 from opentrn.sim.flatten import coded_of, in_ticks
 from opentrn.sim.order import reordered
 from opentrn.sim.place import Placement, place
+from opentrn.sim.spill import noticed, spilled
 from opentrn.sim.tape import Flow
 from opentrn.sim.timing import ENGINES, REASONS, Columns, Rates, Schedule
 
@@ -102,9 +103,21 @@ def rates_of(chip) -> Rates:
 def prepare(program: Program, chip, trips: Any = None, fast: bool | None = None) -> Prepared:
     """Place the program's tiles and find its waits; remembered for the last few programs.
 
+    A program whose tiles do not fit is the one with its spills (`sim.spill`), where they help.
     `trips`: the trip counts of loops bounded by registers, see `depend.dependencies`.  `fast`: as
     in `timeline`; what is found is the same.
     """
+    try:
+        return _prepared(program, chip, trips, fast)
+    except CapacityError as error:
+        made = spilled(program, chip, error)
+        ready = _prepared(made, chip, trips, fast)
+        ready.placement.findings.append(noticed(made, error))
+        return ready
+
+
+def _prepared(program: Program, chip, trips: Any, fast: bool | None) -> Prepared:
+    """As `prepare`, for a program whose tiles fit."""
     counts = tuple(trips) if trips is not None else ()
     key = (id(program), chip, tuple(_identity(one) for one in counts))
     found = _PREPARED.get(key)
@@ -168,9 +181,11 @@ def timeline(
 
     `order`: each engine runs its instructions in program order ("program"), or in the order of a
     list scheduler that stands for a compiler's ("list", see `sim.order`); the timeline's
-    instructions are then in that order, and so is its program.  `fast` chooses the compiled
+    instructions are then in that order, and so is its program.  Where tiles do not fit SBUF and the
+    compiler would spill them, its program has the spills.  `fast` chooses the compiled
     scheduler (None: for long programs, where Numba is installed); the results are equal.  Raises
-    CapacityError when the tiles do not fit, UsageError `sim.trips` and `sim.order`.
+    CapacityError when the tiles do not fit and spills do not help, UsageError `sim.trips` and
+    `sim.order`.
     """
     if order not in ORDERS:
         raise UsageError(f"order={order!r} is not one of {', '.join(ORDERS)}", code="sim.order")

@@ -18,7 +18,7 @@ function drawOverview(data) {
     ["roofline", value("roofline_percent"), `at best ${value("roofline_time")}`], ["MFU", value("mfu_estimated_percent"), value("model_flops")],
     ["MBU", value("mbu_estimated_percent"), `${value("hbm_read_bytes")} in, ${value("hbm_write_bytes")} out`],
     ["DMA while active", value("dma_bandwidth"), `${value("dma_transfer_count")} transfers of ${value("dma_transfer_average_bytes")}`],
-    ["reloads", value("hbm_reload_bytes"), `spills ${value("spill_save_bytes")}`], ["SBUF peak", value("sbuf_peak_percent"), value("sbuf_peak_bytes")],
+    ["reloads", value("hbm_reload_bytes"), `spills ${value("spill_save_bytes")} out, ${value("spill_reload_bytes")} back`], ["SBUF peak", value("sbuf_peak_percent"), value("sbuf_peak_bytes")],
   ];
   for (const [name, main, more] of rows) facts.append(make("div", { class: "fact" }, make("span", {}, name), make("b", {}, main), make("i", {}, more)));
   box.append(facts);
