@@ -1,84 +1,25 @@
 """The table of `sim.accesses`, read by compiled code: the same numbers, without asking each object.
 
-Asking a million objects for their attributes costs more than all that is done with the answers.
-CPython keeps what a slot holds as a word at a fixed place in the object (its `id` is its address),
-and the items of a tuple behind its head; so the words are read instead.  Where they are is found
-out by looking at an object that holds known things, and nothing is read where that fails.
-`sim.accesses` is the specification.  Numba is optional: nothing imports this unless it is
-installed.
+What the slots of objects hold is read as words of memory (`sim.words`); where that cannot be done,
+objects are asked.  `sim.accesses` is the specification.  Numba is optional: nothing imports this
+unless it is installed.
 """
 
-import ctypes
-import sys
 from collections.abc import Sequence
-from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numba import njit
 
-from opentrn.isa import Instruction, Program, View
+from opentrn.isa import Instruction, Program
 from opentrn.sim import accesses
 from opentrn.sim.accesses import Accesses, places_of
+from opentrn.sim.words import Layout, addresses, layout, memory
 
-_WORD = 8
 _FIRST_SIZE = 1 << 12
 _ODD = 0x1E3779B97F4A7C15  # spreads keys; the product may run over
 
 _compiled = njit(cache=True, nogil=True, error_model="numpy", _nrt=False)
-
-
-class Layout(NamedTuple):
-    """In which word of an object something stands."""
-
-    type: int
-    form: int
-    operands: int
-    after: int
-    items: int
-    buffer: int
-    index: int
-    facts: int
-
-
-@cache
-def memory() -> np.ndarray:
-    """All memory as words: the word at address `a` is element `a // 8 - 1`.  Only to read."""
-    words = (ctypes.c_int64 * (1 << 44)).from_address(_WORD)
-    found = np.frombuffer(words, np.int64)
-    found.flags.writeable = False
-    return found
-
-
-@cache
-def layout() -> Layout | None:
-    """Where things stand; None where it cannot be found out."""
-    if sys.implementation.name != "cpython" or ctypes.sizeof(ctypes.c_void_p) != _WORD:
-        return None
-    one = _slots(Instruction, ("form", "operands", "after"))
-    view = _slots(View, ("buffer", "index", "_facts"))
-    item = object()
-    pair = (item, None)
-    items = _place(pair, tuple.__basicsize__ + _WORD, item)
-    kinds = {_place(x, c.__basicsize__, c) for x, c in ((Instruction.__new__(Instruction),
-             Instruction), (pair, tuple))}  # fmt: skip
-    found = (*kinds, *one, items, *view)
-    return None if len(kinds) != 1 or None in found else Layout(*found)
-
-
-def _slots(kind: type, names: tuple[str, ...]) -> list[int | None]:
-    """The words of slots of a class."""
-    probe, held = kind.__new__(kind), [object() for _ in names]
-    for name, what in zip(names, held, strict=True):
-        object.__setattr__(probe, name, what)
-    return [_place(probe, kind.__basicsize__, what) for what in held]
-
-
-def _place(one: Any, size: int, held: Any) -> int | None:
-    """The one word of an object that holds something; None where none or several do."""
-    begin = id(one) // _WORD - 1
-    at = np.flatnonzero(memory()[begin : begin + size // _WORD] == id(held))
-    return int(at[0]) if len(at) == 1 else None
 
 
 class _Views(Sequence):
@@ -102,7 +43,7 @@ def accesses_of(program: Program) -> Accesses | None:
     objects = np.fromiter(body, object, len(body))
     form, operands = np.empty(len(body), np.int64), np.empty(len(body), np.int64)
     none, known = id(()), memory()
-    if not _instructions(known, _addresses(objects), where, id(Instruction), none, form, operands):
+    if not _instructions(known, addresses(objects), where, id(Instruction), none, form, operands):
         return None
     form, first = numbered(form)
     forms = [body[i].form for i in first.tolist()]
@@ -128,12 +69,6 @@ def accesses_of(program: Program) -> Accesses | None:
     return Accesses(forms, form, start, view, writes, views, way, buffer, buffers, *lives)
 
 
-def _addresses(objects: np.ndarray) -> np.ndarray:
-    """Where the objects of an array are."""
-    pointers = (ctypes.c_int64 * len(objects)).from_address(objects.ctypes.data)
-    return np.frombuffer(pointers, np.int64)
-
-
 def _flat(places: list) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Where each form's operands begin; which operands they are, and whether they are written."""
     begins = np.zeros(len(places) + 1, np.int64)
@@ -146,7 +81,7 @@ def _flat(places: list) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def _looked(views: _Views, address: np.ndarray, where: Layout) -> tuple[Any, Any]:
     """Of each view what is known of its way of looking, and its buffer; None with an index."""
     words = memory()
-    at = address // _WORD - 1
+    at = address // 8 - 1
     if (words[at + where.index] != id(None)).any():
         return None, None
     for n in np.flatnonzero(words[at + where.facts] == 0).tolist():

@@ -297,7 +297,7 @@ def _moved(life: Life, start: int) -> Life:
 
 def _addresses(memory: Memory, lives: list[Life], placement: Placement) -> dict | None:
     """Addresses of the tiles without one; None when they do not fit.  Notes the peak."""
-    peak, at = _peak(lives)[:2]
+    peak, at = peak_of(lives)[:2]
     placement.peak_bytes[memory.space], placement.peak_at[memory.space] = peak, at
     loose = [life for life in lives if life.buffer.address is None]
     fixed = [life for life in lives if life.buffer.address is not None]
@@ -329,7 +329,7 @@ def _stretches(lives: list[Life]) -> list[list[Life]]:
     return found
 
 
-def _peak(lives: list[Life]) -> tuple[int, int, int]:
+def peak_of(lives: list[Life]) -> tuple[int, int, int]:
     """The most bytes alive at once in one lane, the position, and the lane."""
     changes: list[tuple[int, int, int]] = []
     for life in lives:
@@ -413,9 +413,9 @@ def _in_order(memory, lives, fixed, cursor: int, ring: bool) -> dict[Buffer, int
         busy = [taken[lane] for lane in life.lanes]
         if fixed:
             busy = [*busy, _around(life, ((x, x.buffer.address) for x in fixed))]
-        at = _gap(memory, busy, life.nbytes, cursor)
+        at = free_from(memory, busy, life.nbytes, cursor)
         if at is None and cursor:
-            at = _gap(memory, busy, life.nbytes, 0)
+            at = free_from(memory, busy, life.nbytes, 0)
         if at is None:
             return None
         end = at + life.nbytes
@@ -446,7 +446,7 @@ def _around(life: Life, others: Iterable[tuple[Life, int]]) -> list[tuple[int, i
     return found
 
 
-def _gap(memory: Memory, busy: Taken, nbytes: int, start: int) -> int | None:
+def free_from(memory: Memory, busy: Taken, nbytes: int, start: int) -> int | None:
     """The first legal address ≥ start where `nbytes` are free in every list, or None."""
     at, settled = memory.fit(start, nbytes), 0
     while settled < len(busy):
@@ -480,7 +480,7 @@ def _largest_first(memory: Memory, lives: list[Life], fixed: list[Life], cursor:
     found: dict[Buffer, int] = {}
     done = [(other, other.buffer.address) for other in fixed]
     for life in sorted(lives, key=lambda x: (-x.nbytes, x.first, x.buffer.id)):
-        at = _gap(memory, [_around(life, done)], life.nbytes, 0)
+        at = free_from(memory, [_around(life, done)], life.nbytes, 0)
         if at is None:
             return None
         found[life.buffer] = at
@@ -494,7 +494,7 @@ def _largest_first(memory: Memory, lives: list[Life], fixed: list[Life], cursor:
 def _full(program, chip, memory: Memory, lives, placement: Placement) -> CapacityError:
     """The error that names the tiles alive at the peak."""
     space = memory.space
-    total, at, lane = _peak(lives)
+    total, at, lane = peak_of(lives)
     alive = [life for life in lives if life.first <= at <= life.last and lane in life.lanes]
     alive.sort(key=lambda life: (-life.nbytes, life.buffer.id))
     instruction = next(one for n, one in enumerate(program.instructions()) if n == at)

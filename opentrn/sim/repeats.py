@@ -20,7 +20,7 @@ import numpy as np
 from opentrn.sim.tape import Flow, Repeat
 from opentrn.sim.timing import TENSOR, TICK, Rates, Schedule
 
-_TURNS = (24, 96, 400)  # turns timed one by one, at first and when that was too few
+_TURNS = (6, 24, 96, 400)  # turns timed one by one, at first and when that was too few
 _WORTH = 4000  # instructions that must be saved
 _PERIODS = 12
 _MOST = 6  # repetitions of one program that are tried

@@ -6,6 +6,7 @@ which some stayed and all later ones grew by the length of a turn, then every fu
 same waits, moved on by as much.
 """
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from opentrn.isa import Loop, Register, View
@@ -15,12 +16,29 @@ _WORTH = 2000  # instances that would have to be written one by one
 _TRIED = 8  # turns that are looked at; after those ever fewer
 
 
-class _Memory(NamedTuple):
+class Memory(NamedTuple):
     """What the search remembers of a loop: `marks` are numbers of instances, `shape` the rest."""
 
     count: int
     shape: list
     marks: list[int]
+
+
+def grown(before: Memory, now: Memory) -> list[bool] | None:
+    """Which marks grew by the length of a turn; None when the turn left other traces."""
+    length = now.count - before.count
+    if now.shape != before.shape or len(now.marks) != len(before.marks):
+        return None
+    flags = [a != b for a, b in zip(now.marks, before.marks, strict=True)]
+    latest, oldest = -1, now.count  # of those that stay, and of those that move
+    for mark, old, moved in zip(now.marks, before.marks, flags, strict=True):
+        if moved and mark != old + length:
+            return None
+        if moved:
+            oldest = min(oldest, old)
+        else:
+            latest = max(latest, mark)
+    return flags if oldest > latest else None
 
 
 class Steady:
@@ -51,34 +69,16 @@ class Steady:
         before, self.known = self.known, self.memory() if looked else None
         if before is None or self.known is None or -1 in self.piece:
             return 0
-        grown = self.grown(before)
-        if grown is None or not self.finder.tape.again(*self.piece, left):
+        moved = grown(before, self.known)
+        if moved is None or not self.finder.tape.again(*self.piece, left):
             return 0
-        self.move(grown, (self.known.count - before.count) * left)
+        self.move(moved, (self.known.count - before.count) * left)
         self.watching = False
         return left
 
-    def grown(self, before: _Memory) -> list[bool] | None:
-        """Which marks grew by the length of a turn; None when the turn left other traces."""
-        now, length = self.known, self.known.count - before.count
-        if now.shape != before.shape or len(now.marks) != len(before.marks):
-            return None
-        grown = [a != b for a, b in zip(now.marks, before.marks, strict=True)]
-        fixed = latest = -1
-        oldest = now.count
-        for mark, old, moved in zip(now.marks, before.marks, grown, strict=True):
-            if moved and mark != old + length:
-                return None
-            if moved:
-                oldest = min(oldest, old)
-            else:
-                fixed = max(fixed, mark)
-        latest = fixed
-        return grown if oldest > latest else None
-
     # ------------------------------------------------------------ what the search remembers
 
-    def memory(self) -> _Memory:
+    def memory(self) -> Memory:
         """A picture of everything that the loop's body reads or changes."""
         f = self.finder
         shape: list = [
@@ -94,11 +94,11 @@ class Steady:
                 continue
             shape.append((tile.displaced, tile.ledgers))
             for kept in (tile.writes, tile.reads):
-                _picture(kept, shape, marks)
+                picture(kept, shape, marks)
         for number, record in f.registers.items():
             shape.append((number, record.stream))
             marks.append(record.number)
-        return _Memory(f.tape.count, shape, marks)
+        return Memory(f.tape.count, shape, marks)
 
     def move(self, grown: list[bool], by: int) -> None:
         """Let the marks that grow stand as they will after the turns that were skipped."""
@@ -111,17 +111,12 @@ class Steady:
         for buffer in self.buffers:
             tile = f.tiles.get(buffer)
             for kept in () if tile is None else (tile.writes, tile.reads):
-                if type(kept) is list:
-                    for mark in kept:
-                        mark[0] += by * next(flags)
-                else:
-                    for record in (*kept.records.values(), *kept.inherited):
-                        record.number += by * next(flags)
+                move(kept, flags, by)
         for record in f.registers.values():
             record.number += by * next(flags)
 
 
-def _picture(kept: Any, shape: list, marks: list[int]) -> None:
+def picture(kept: Any, shape: list, marks: list[int]) -> None:
     """The accesses to one tile (see `depend._Tile`), whole ones or by region."""
     if type(kept) is list:
         for number, *rest in kept:
@@ -132,6 +127,16 @@ def _picture(kept: Any, shape: list, marks: list[int]) -> None:
     for record in (*kept.records.values(), *kept.inherited):
         marks.append(record.number)
         shape.append((record.stream, record.kind, record.box, record.waited, record.passed))
+
+
+def move(kept: Any, flags: Iterator[bool], by: int) -> None:
+    """Move on the marks of one tile that grow, in the order of `picture`."""
+    if type(kept) is list:
+        for mark in kept:
+            mark[0] += by * next(flags)
+        return
+    for record in (*kept.records.values(), *kept.inherited):
+        record.number += by * next(flags)
 
 
 def _length(body: list) -> int:
@@ -168,4 +173,4 @@ def _buffers(body: list) -> dict[Any, None]:
     return found
 
 
-__all__ = ["Steady"]
+__all__ = ["Memory", "Steady", "grown", "move", "picture"]

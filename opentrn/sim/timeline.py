@@ -17,6 +17,7 @@ from opentrn.sim import repeats, timing
 from opentrn.sim.coded import Coded
 from opentrn.sim.depend import dependencies
 from opentrn.sim.flatten import coded_of, in_ticks
+from opentrn.sim.folded import folded
 from opentrn.sim.order import reordered
 from opentrn.sim.place import Placement, place
 from opentrn.sim.spill import noticed, spilled
@@ -42,6 +43,10 @@ ORDERS = ("program", "list")
 # Loading compiled code takes about as long as this many instructions in plain Python.
 _WORTH_COMPILING = 300_000
 _KEPT = 4
+# From so many instructions on repetitions are looked for; of the program they have to save so much,
+# less where the alternative is plain Python.
+_WORTH_FOLDING = 2000
+_SAVED = {False: 0.3, True: 0.8}
 
 _PREPARED: "OrderedDict[tuple, Prepared]" = OrderedDict()
 
@@ -125,16 +130,25 @@ def _prepared(program: Program, chip, trips: Any, fast: bool | None) -> Prepared
         _PREPARED.move_to_end(key)
         return found
     with _collector_paused():
-        if _compiled(len(program.body), fast):
-            placement, flow = _prepared_fast(program, chip, counts)
-        else:
-            placement = place(program, chip)
-            flow = dependencies(program, placement, chip, counts)
+        placement, flow = _placed(program, chip, counts, fast)
     made = Prepared(program, chip, placement, flow, rates_of(chip))
     _PREPARED[key] = made
     while len(_PREPARED) > _KEPT:
         _PREPARED.popitem(last=False)
     return made
+
+
+def _placed(program: Program, chip, counts: tuple, fast: bool | None) -> tuple[Placement, Flow]:
+    """`place` and `dependencies`, of repetitions as far as they are all alike."""
+    compiled = _compiled(len(program.body), fast)
+    if len(program.body) >= _WORTH_FOLDING:
+        found = folded(program, chip, _SAVED[compiled])
+        if found is not None:
+            return found
+    if compiled:
+        return _prepared_fast(program, chip, counts)
+    placement = place(program, chip)
+    return placement, dependencies(program, placement, chip, counts)
 
 
 def _prepared_fast(program: Program, chip, counts: tuple) -> tuple[Placement, Flow]:

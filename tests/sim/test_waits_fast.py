@@ -128,7 +128,7 @@ def test_where_objects_are_laid_out_otherwise_they_are_asked(monkeypatch):
 
 def test_a_slot_that_cannot_be_told_from_another_is_not_read():
     """None and small integers are held in many places: no word of the object is surely theirs."""
-    from opentrn.sim.accesses_fast import _place, layout
+    from opentrn.sim.words import _place, layout
 
     pair, item = (7, 7), object()
     assert _place(pair, tuple.__basicsize__ + 16, 7) is None

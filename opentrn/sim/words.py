@@ -1,0 +1,98 @@
+"""What slots of objects hold, read as words of memory: a column of many objects in one look.
+
+Asking a million objects for their attributes costs more than all that is done with the answers.
+CPython keeps what a slot holds as a word at a fixed place in the object (its `id` is its address),
+and the items of a tuple behind its head; so the words are read instead.  Where they are is found
+out by looking at objects that hold known things, and nothing is read where that fails: then
+objects are asked.
+"""
+
+import ctypes
+import sys
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from opentrn.isa import Buffer, Instruction, View
+
+_WORD = 8
+_PROBE = 123_456_789  # an integer that nothing else is likely to hold
+_LOW = 0xFFFFFFFF
+
+
+class Layout(NamedTuple):
+    """In which word of an object something stands; `digits`: of an integer below 2**30."""
+
+    type: int
+    form: int
+    operands: int
+    after: int
+    items: int
+    buffer: int
+    index: int
+    facts: int
+    address: int
+    number: int
+    digits: int
+
+
+@cache
+def memory() -> np.ndarray:
+    """All memory as words: the word at address `a` is element `a // 8 - 1`.  Only to read."""
+    words = (ctypes.c_int64 * (1 << 44)).from_address(_WORD)
+    found = np.frombuffer(words, np.int64)
+    found.flags.writeable = False
+    return found
+
+
+@cache
+def layout() -> Layout | None:
+    """Where things stand; None where it cannot be found out."""
+    if sys.implementation.name != "cpython" or ctypes.sizeof(ctypes.c_void_p) != _WORD:
+        return None
+    one = _slots(Instruction, ("form", "operands", "after"))
+    view = _slots(View, ("buffer", "index", "_facts"))
+    buffer = _slots(Buffer, ("address", "id"))
+    item = object()
+    pair = (item, None)
+    items = _place(pair, tuple.__basicsize__ + _WORD, item)
+    kinds = {_place(x, c.__basicsize__, c) for x, c in ((Instruction.__new__(Instruction),
+             Instruction), (pair, tuple))}  # fmt: skip
+    found = (*kinds, *one, items, *view, *buffer, _digits())
+    return None if len(kinds) != 1 or None in found else Layout(*found)
+
+
+def _slots(kind: type, names: tuple[str, ...]) -> list[int | None]:
+    """The words of slots of a class."""
+    probe, held = kind.__new__(kind), [object() for _ in names]
+    for name, what in zip(names, held, strict=True):
+        object.__setattr__(probe, name, what)
+    return [_place(probe, kind.__basicsize__, what) for what in held]
+
+
+def _place(one: Any, size: int, held: Any) -> int | None:
+    """The one word of an object that holds something; None where none or several do."""
+    begin = id(one) // _WORD - 1
+    at = np.flatnonzero(memory()[begin : begin + size // _WORD] == id(held))
+    return int(at[0]) if len(at) == 1 else None
+
+
+def _digits() -> int | None:
+    """The word whose lower half holds the value of a small integer."""
+    found = set()
+    for value in (_PROBE, _PROBE + 1):
+        begin = id(value) // _WORD - 1
+        words = memory()[begin : begin + int.__basicsize__ // _WORD + 1]
+        found.add(tuple(np.flatnonzero((words & _LOW) == value).tolist()))
+    (at,) = found if len(found) == 1 else ((),)
+    return at[0] if len(at) == 1 else None
+
+
+def addresses(objects: np.ndarray) -> np.ndarray:
+    """Where the objects of an array are; only as long as the array is kept."""
+    pointers = (ctypes.c_int64 * len(objects)).from_address(objects.ctypes.data)
+    return np.frombuffer(pointers, np.int64)
+
+
+__all__ = ["Layout", "addresses", "layout", "memory"]

@@ -1,0 +1,133 @@
+"""The waits found in each memory (`sim.search`) woven into one flow, lap by lap of all of them."""
+
+from math import lcm
+
+import numpy as np
+
+from opentrn.sim.letters import Letters
+from opentrn.sim.rows import Row
+from opentrn.sim.search import Lap, Search
+from opentrn.sim.tape import Part, Repeat
+from opentrn.sim.timing import ENGINES
+from opentrn.sim.turns import Restless, Turns
+
+_N = len(ENGINES)
+
+
+def woven(letters: Letters, rows: list[Row], turns: list[Turns], searches: list[Search]):
+    """(parts, rows, repeats) of a `Flow`; Restless where there is no room for two laps of all."""
+    loom = _Loom(letters, rows, searches)
+    at, repeats = 0, []
+    for number, these in enumerate(turns):
+        laps = [search.laps[number] for search in searches]
+        size, fixed = lcm(*(lap.turns for lap in laps)), max(lap.fixed for lap in laps)
+        start = max(loom.begins(these, lap, number, fixed) for number, lap in enumerate(laps))
+        count = (these.high - start) // size
+        if count < 2:
+            raise Restless(number)
+        loom.plain(at, these.at(these.low))
+        loom.turns(these, laps, these.low, start)
+        loom.turns(these, laps, start, start + size)
+        loom.again(count - 1, fixed)
+        repeats.append(Repeat(these.at(start), size * these.length, count))
+        loom.turns(these, laps, start + count * size, these.high)
+        at = these.at(these.high)
+    loom.plain(at, len(letters.form))
+    return loom.parts, rows, tuple(repeats)
+
+
+class _Loom:
+    """Parts in the making."""
+
+    def __init__(self, letters: Letters, rows: list[Row], searches: list[Search]):
+        self.form, self.parts = letters.form, []
+        self.streams = np.array([row.stream for row in rows], np.int64)
+        self.columns = [search.columns() for search in searches]
+
+    def begins(self, turns: Turns, lap: Lap, number: int, fixed: int) -> int:
+        """The turn of a lap from which on all waits that move are for later ones than those that
+        stay, in any memory: else which wait stands for others would not be the same in all laps.
+        """
+        at, code = self.columns[number][:2]
+        _, own = _cut(at, code, turns.at(lap.begin), turns.at(lap.begin + lap.turns))
+        moving = own[own >> 2 > lap.fixed] >> 2
+        late = max(fixed + 1 - int(moving.min(initial=fixed + 1)), 0)
+        return lap.begin - -late // turns.length
+
+    def plain(self, begin: int, end: int) -> None:
+        """Instructions that were looked at one by one."""
+        if begin < end:
+            self.part(begin, end, *(
+                [_cut(*columns[k : k + 2], begin, end) for columns in self.columns]
+                for k in (0, 2)
+            ))  # fmt: skip
+
+    def turns(self, turns: Turns, laps: list[Lap], low: int, high: int) -> None:
+        """Turns [low, high), from what was found in the turns that stand for them."""
+        if low < high:
+            made = [_unrolled(columns, turns, lap, low, high)
+                    for columns, lap in zip(self.columns, laps, strict=True)]  # fmt: skip
+            self.part(turns.at(low), turns.at(high), *zip(*made, strict=True))
+
+    def part(self, begin: int, end: int, waits, banks) -> None:
+        """One more part; the waits of all memories are pruned together."""
+        consumer, code = (np.concatenate(column) for column in zip(*waits, strict=True))
+        consumer, code = self.pruned(consumer, code)
+        bank_at, bits = (np.concatenate(column) for column in zip(*banks, strict=True))
+        edges = np.bincount(consumer - begin, minlength=end - begin).astype(np.int32)
+        self.parts.append(Part(begin, [], np.zeros(0, np.int32), self.form[begin:end], edges,
+                               code, bank_at, bits))  # fmt: skip
+
+    def again(self, times: int, fixed: int) -> None:
+        """The last part, so many times more."""
+        last = self.parts[-1]
+        moves = last.dep >> 2 > fixed
+        length = len(last.row)
+        self.parts.append(last._replace(
+            first=last.first + length, dep=last.dep + 4 * length * moves,
+            bank_at=last.bank_at + length, times=times, moves=moves,
+        ))  # fmt: skip
+
+    def pruned(self, consumer: np.ndarray, code: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Waits in order; of three and more one for each engine and kind (`Finder.pruned`)."""
+        order = np.lexsort((code, consumer))
+        consumer, code = consumer[order], code[order]
+        if not len(code):
+            return consumer, code
+        producer, kind = code >> 2, code & 3
+        stream = self.streams[self.form[producer]]
+        group = np.where(stream < _N, stream, _N + producer)
+        order = np.lexsort((code, group, kind, consumer))
+        key = np.stack((consumer, kind, group))[:, order]
+        kept = np.ones(len(code), bool)
+        kept[order[:-1]] = (key[:, 1:] != key[:, :-1]).any(axis=0)
+        first = np.flatnonzero(np.diff(consumer, prepend=-1))
+        count = np.diff(first, append=len(consumer))
+        kept |= np.repeat(count, count) < 3
+        return consumer[kept], code[kept]
+
+
+def _cut(at: np.ndarray, what: np.ndarray, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+    """What was found at instructions [begin, end)."""
+    low, high = np.searchsorted(at, (begin, end))
+    return at[low:high], what[low:high]
+
+
+def _unrolled(columns: tuple, turns: Turns, lap: Lap, low: int, high: int) -> list[tuple]:
+    """Waits and banks of turns [low, high)."""
+    found = []
+    for k in (0, 2):
+        at, what = columns[k : k + 2]
+        before = _cut(at, what, turns.at(low), turns.at(min(high, lap.begin)))
+        one, other = _cut(at, what, turns.at(lap.begin), turns.at(lap.begin + lap.turns))
+        moves = other >> 2 > lap.fixed if k == 0 else np.zeros(len(other), bool)
+        times = np.arange(max(low - lap.begin, 0) // lap.turns, -(-(high - lap.begin) // lap.turns))
+        by = times[:, None] * (lap.turns * turns.length)
+        one, other = (one + by).ravel(), (other + 4 * by * moves).ravel()
+        inside = slice(*np.searchsorted(one, (turns.at(max(low, lap.begin)), turns.at(high))))
+        found.append((np.concatenate((before[0], one[inside])),
+                      np.concatenate((before[1], other[inside]))))  # fmt: skip
+    return found
+
+
+__all__ = ["woven"]
