@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
-from opentrn.base import blas
+from opentrn.base.blas import dot, dots  # noqa: F401  (part of this module)
 from opentrn.base.dtypes import (
     ALL,
     FLOATS,
@@ -128,6 +130,32 @@ def _blocks(x: np.ndarray, dst: np.ndarray, do, *more) -> None:
             do(x[start : start + rows], dst[start : start + rows], *more)
 
 
+# ---- how things are rounded ----------------------------------------------------------------------
+
+
+class _Mode(threading.local):
+    """The mode of a thread: what draws random words while floats are rounded by chance, or None."""
+
+    draw: Callable[[int], np.ndarray] | None = None
+
+
+MODE = _Mode()
+
+
+@contextmanager
+def stochastic(draw: Callable[[int], np.ndarray] | None) -> Iterator[None]:
+    """Inside, what becomes a float narrower than float32 is rounded by `stochastic_round`.
+
+    `draw(n)` gives n random words, uint32.  The Neuron runtime has this as a mode of the device for
+    casts to float16, bfloat16, fp8 and tf32 (NEURON_RT_STOCHASTIC_ROUNDING_EN).
+    """
+    before, MODE.draw = MODE.draw, draw
+    try:
+        yield
+    finally:
+        MODE.draw = before
+
+
 # ---- float32 values to the values of another type ------------------------------------------------
 
 
@@ -198,6 +226,14 @@ def _fix_specials(a: np.ndarray, sign: np.ndarray, to: DType) -> None:
 
 def _round_float(x: np.ndarray, dst: np.ndarray, to: DType) -> None:
     """Write float32 `x` rounded to the float type `to` into the float32 array `dst`."""
+    if MODE.draw is not None and to.kind == "float" and to.mantissa < 23:
+        np.copyto(dst, stochastic_round(x, to, MODE.draw(x.size).reshape(x.shape)))
+    else:
+        _round_nearest(x, dst, to)
+
+
+def _round_nearest(x: np.ndarray, dst: np.ndarray, to: DType) -> None:
+    """The same to the nearest value, ties to even, whatever the mode."""
     if x.size <= _SMALL and to not in _LIKE_FLOAT32 or to.kind == "scale":
         with np.errstate(all="ignore"):
             np.copyto(dst, x.astype(to.storage))
@@ -387,7 +423,7 @@ def encode(
         return x
     if dtype is float16:
         with np.errstate(all="ignore"):
-            return x.astype(np.float16)
+            return (x if MODE.draw is None else round_to(x, dtype)).astype(np.float16)
     if dtype in _BYTES:
         tops = np.right_shift(round_to(x, dtype).view(_U32), np.uint32(16))
         return np.take(_encoding(dtype), tops, mode="clip").view(dtype.storage)
@@ -432,24 +468,34 @@ def decode(a: np.ndarray, dtype: DType, out: np.ndarray | None = None) -> np.nda
 
 # ---- stochastic rounding -------------------------------------------------------------------------
 
-
 def stochastic_round(x, dtype: DType, random_bits: np.ndarray) -> np.ndarray:
     """Round float32 up or down with the probability of its distance; float32 out.
 
     `random_bits` is uint32 of x's shape: with r = bits/2^32 in [0, 1) the magnitude in units of the
     last place becomes floor(m + r), so zero bits truncate and the mean over r is x. Beyond the
-    range as in `round_to`. Floats of at most 32 bits only.
+    range as in `round_to`. Floats of at most 32 bits only. `stochastic` makes it the mode.
     """
     x = _as_float32(x)
     if dtype.kind != "float" or dtype is float64:
         raise Bug(f"stochastic_round({dtype}): only floats of at most 32 bits")
+    if dtype.exponent == 8 and dtype.mantissa < 23:
+        return _drop_by_chance(x, 23 - dtype.mantissa, random_bits)
     with np.errstate(all="ignore"):
         size = np.abs(x).astype(np.float64)
         exponent = np.frexp(np.maximum(size, dtype.smallest_normal))[1] - 1
         unit = np.ldexp(1.0, exponent - dtype.mantissa)
         size = np.floor(size / unit + random_bits * 2.0**-32) * unit
         size = np.where(np.isfinite(x), size, np.abs(x))
-        return round_to(np.copysign(size, x).astype(np.float32), dtype)
+        size = np.atleast_1d(np.copysign(size, x).astype(np.float32))
+        _round_nearest(size, size, dtype)
+        return size.reshape(x.shape)
+
+
+def _drop_by_chance(x: np.ndarray, drop: int, random_bits: np.ndarray) -> np.ndarray:
+    """`stochastic_round` where float32's exponent is kept: what is cut off carries when it and as
+    many random bits make one, an infinity at the top."""
+    made = (x.view(_U32) + (random_bits >> np.uint32(32 - drop))) >> np.uint32(drop)
+    return np.where(np.isnan(x), np.float32(np.nan), (made << np.uint32(drop)).view(_F32))
 
 
 # ---- microscaling formats ------------------------------------------------------------------------
@@ -530,39 +576,6 @@ def unpack_x4(words, packed: DType) -> np.ndarray:
 
 
 # ---- matrix product ------------------------------------------------------------------------------
-
-
-def _gemm_ready(x: np.ndarray) -> np.ndarray:
-    """`x`, or a copy whose rows or columns are dense, which is what BLAS takes."""
-    (rows, columns), item = x.strides, x.itemsize
-    row_major = columns == item and rows % item == 0 and rows >= x.shape[1] * item
-    column_major = rows == item and columns % item == 0 and columns >= x.shape[0] * item
-    return x if row_major or column_major else np.ascontiguousarray(x)
-
-
-def dot(
-    stationary: np.ndarray, moving: np.ndarray, out: np.ndarray | None = None, add: bool = False
-) -> np.ndarray:
-    """stationaryᵀ · moving in float32: [K, M] and [K, N] give [M, N].
-
-    `out` may have any strides; with `add` the product, rounded by itself, is added to what `out`
-    holds.  The order of the sum is that of the BLAS library in use.
-    """
-    # NumPy adds in a second pass, and multiplies a column by a row without BLAS: nine times slower.
-    if out is not None and blas.product(stationary, moving, out, add):
-        return out
-    with np.errstate(all="ignore"):
-        left, right = _gemm_ready(stationary).T, _gemm_ready(moving)
-        if not add:
-            return np.matmul(left, right, out=out)
-        return np.add(out, np.matmul(left, right), out=out)
-
-
-def dots(stationary: list, moving: np.ndarray, outs: list, add: bool = False) -> None:
-    """`dot` of each stationary matrix with one moving one, into each of `outs`, in order."""
-    if not blas.products(stationary, moving, outs, add):
-        for left, out in zip(stationary, outs, strict=True):
-            dot(left, moving, out, add)
 
 
 def dot_mx(stationary, stationary_scales, moving, moving_scales) -> np.ndarray:

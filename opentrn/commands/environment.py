@@ -9,6 +9,8 @@ HONOURED = {
     "NKI_SIMULATOR": "set to 1 for scripts that ask for it; an own value is left as it is",
     "NEURON_RT_DEBUG_OUTPUT_DIR": "where nl.device_print saves tensors",
     "JAX_PLATFORMS": "neuron makes jax.jit run scripts on the simulated device",
+    "NEURON_RT_STOCHASTIC_ROUNDING_EN": "1 has models of the frameworks round by chance",
+    "NEURON_RT_STOCHASTIC_ROUNDING_SEED": "the seed of that (0)",
     "OPENTRN_BEHAVIOUR": "as-observed has kernels do what users saw chips do, against the spec",
     "OPENTRN_NKI": "the version of NKI a script was written for, as run --nki",
     "OPENTRN_TRACEBACK": "full shows the lines of OpenTrn in tracebacks, and those of refusals",

@@ -9,6 +9,7 @@ and all of it without PyTorch, is done by `graph.run`, the reference meaning in 
 
 import importlib.util
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -28,9 +29,10 @@ class Fast:
     program holds them in (64-bit integers as 32-bit ones, scalars with one axis of size 1).
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, library: bool = True) -> None:
         self.graph = graph
-        self.library = Vectorised() if importlib.util.find_spec("torch") else None
+        found = library and importlib.util.find_spec("torch")
+        self.library = Vectorised() if found else None
         self.known: dict[Value, Any] = {}
         self.steps: list[tuple[Value, Callable, tuple[Value, ...], list[Value]]] = []
         self._plan()
@@ -80,8 +82,15 @@ class Fast:
             return held
         return self.library.carrier(value.dtype, held)
 
+    @cached_property
+    def plain(self) -> "Fast":
+        """The same without PyTorch, rounded by `base.numerics` alone."""
+        return Fast(self.graph, library=False)
+
     def __call__(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The outputs for the arrays of the inputs, in order."""
+        if numerics.MODE.draw is not None and self.library is not None:
+            return self.plain(arrays)  # PyTorch's kernels round to nearest only
         held = dict(self.known)
         for value, array in zip(self.graph.inputs, arrays, strict=True):
             held[value] = self._entered(value, array)

@@ -66,8 +66,24 @@ def test_out_of_memory_says_what_is_held_and_what_there_is():
     with pytest.raises(TrnError) as refused:
         torch.empty(1 << 34, device="neuron")
     assert refused.value.code == "frameworks.memory"
-    assert "64.0 GiB do not fit" in refused.value.what
-    assert "smaller batch" in refused.value.fix
+    assert "float32[17179869184] of 64.0 GiB does not fit neuron:0" in refused.value.what
+    assert refused.value.fix.endswith("rows of its first axis, not 17,179,869,184")
+
+
+def test_out_of_memory_shows_what_fills_the_device_and_what_would_fit():
+    held = [torch.empty(1000, 1024, 1024, device="neuron") for _ in range(2)]  # 3.9 GiB each
+    with pytest.raises(TrnError) as refused:
+        torch.empty(1500, 1024, 1024, device="neuron")
+    what, fix = refused.value.what, refused.value.fix
+    assert "float32[1000, 1024, 1024]                2   7.81 GiB" in what
+    free = torch.neuron.mem_get_info()[0]
+    assert f"{1500 * free // (1500 * 2**22):,} rows of its first axis" in fix
+    assert "a dtype of 2 bytes" in fix
+    assert "neuron:1" in fix
+    kept = torch.empty(1500, 1024, 1024, device="neuron", dtype=torch.bfloat16)
+    rows = torch.empty(10, 1024, 1024, device="neuron")
+    assert torch.neuron.memory_allocated() > 2 * 1000 * 2**22
+    del held, kept, rows
 
 
 def test_nan_inputs_are_told_by_the_comparison():

@@ -8,7 +8,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from opentrn.frameworks.torch.attention import decomposition
+from opentrn.frameworks.torch import attention, recurrent
 from opentrn.frameworks.torch.piece import Piece
 from opentrn.frameworks.torch.places import place_in
 from opentrn.frameworks.torch.report import HISTORY, Break, Capture
@@ -48,7 +48,7 @@ def decompositions() -> dict[Any, Any]:
         packet, _, overload = name.partition(".")
         found = getattr(getattr(aten, packet, None), overload or "default", None)
         table.pop(found, None)
-    return table | decomposition()
+    return table | attention.decomposition() | recurrent.decomposition()
 
 
 def neuron(

@@ -4,12 +4,13 @@ What PyTorch asks of such a device (a guard, hooks, a module `torch.neuron`, ops
 key) is registered here; nothing of PyTorch is replaced.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import opentrn
 from opentrn import nki
 from opentrn.base import NotBuiltError, UsageError, declare
-from opentrn.frameworks.torch import autocast, draws, eager, memory, queue, seeds
+from opentrn.frameworks.torch import autocast, draws, eager, memory, parity, queue, seeds
 from opentrn.frameworks.torch.places import user_place
 
 HOST_ONLY = declare(
@@ -46,6 +47,7 @@ def name_device() -> Any:
     prepare(NAME, backend_module=Neuron())
     held = torch.library.Library("aten", "IMPL", "PrivateUse1")
     _register(held)
+    parity.install(torch.neuron)
     every = torch.library.Library("_", "IMPL")
     every.fallback(_fallback, "PrivateUse1")
     return held, every, autocast.register()
@@ -201,6 +203,7 @@ class Neuron:
     """What `torch.neuron` is, with the names of `torch.cuda`."""
 
     Event, Stream = queue.Event, queue.Stream
+    _initialized = True  # what torch.utils.checkpoint asks before it keeps the generator's state
 
     def is_available(self) -> bool:
         """Whether there is a device: always, it is simulated."""
@@ -209,6 +212,9 @@ class Neuron:
     def is_initialized(self) -> bool:
         """Whether it is ready: always."""
         return True
+
+    def init(self) -> None:
+        """Make ready: it is."""
 
     def _is_in_bad_fork(self) -> bool:
         return False
@@ -233,8 +239,18 @@ class Neuron:
         """The chip and the core."""
         return str(opentrn.runtime.devices(nki.current_chip())[_index(device)])
 
+    def get_device_properties(self, device: Any = None) -> Any:
+        """The core: `name`, `total_memory` in bytes, `multi_processor_count` (one core)."""
+        held = opentrn.runtime.devices(nki.current_chip())[_index(device)]
+        return Properties(str(held), held.hbm_bytes, held.chip.name)
+
     def synchronize(self, device: Any = None) -> None:
         """Wait for the device: everything asked of it has ended."""
+        _index(device)
+
+    def stream(self, stream: Any) -> "Chosen":
+        """A context in which a stream's device is meant by `neuron`."""
+        return Chosen(queue.current() if stream is None else stream.device_index)
 
     def current_stream(self, device: Any = None) -> queue.Stream:
         """The device's only queue."""
@@ -273,6 +289,23 @@ class Neuron:
         """Put a device's generator into a state it was in."""
         seeds.generator(_index(device)).set_state(state)
 
+    def seed(self) -> int:
+        """Seed the current device's generator from the host's entropy; the seed."""
+        return seeds.generator(queue.current()).seed()
+
+    def seed_all(self) -> None:
+        """Seed the generators of all devices alike, from the host's entropy."""
+        self.manual_seed_all(self.seed())
+
+    def get_rng_state_all(self) -> list[Any]:
+        """The states of all devices' generators."""
+        return [self.get_rng_state(n) for n in range(queue.cores())]
+
+    def set_rng_state_all(self, states: Any) -> None:
+        """Put the generators of all devices into states they were in."""
+        for index, state in enumerate(states):
+            self.set_rng_state(state, index)
+
     # ------------------------------------------------------------------ memory
 
     def memory_allocated(self, device: Any = None) -> int:
@@ -289,6 +322,15 @@ class Neuron:
         """Begin to count the peak anew."""
         use = memory.use_of(_index(device))
         use.peak = use.now
+
+    def reset_accumulated_memory_stats(self, device: Any = None) -> None:
+        """Begin to count what was ever allocated and freed anew."""
+        use = memory.use_of(_index(device))
+        use.ever = use.freed = use.allocations = use.received = use.sent = 0
+
+    def memory_summary(self, device: Any = None, abbreviated: bool = False) -> str:
+        """What fills the device's memory, as a table."""
+        return memory.table(_index(device))
 
     def empty_cache(self) -> None:
         """Give back what is kept for later: nothing is."""
@@ -327,6 +369,16 @@ class Neuron:
         if name.startswith("_"):
             raise AttributeError(f"torch.neuron has no attribute {name!r}")
         raise NotBuiltError(f"torch.neuron.{name} is not built", code=HOST_ONLY, at=user_place())
+
+
+@dataclass(frozen=True)
+class Properties:
+    """What is known of a device, with the names of `torch.cuda`."""
+
+    name: str
+    total_memory: int
+    chip: str
+    multi_processor_count: int = 1
 
 
 class Chosen:

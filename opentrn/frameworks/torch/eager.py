@@ -6,13 +6,14 @@ reason; such work takes no simulated time.
 """
 
 import functools
+import threading
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from opentrn import compiler, nki, runtime
-from opentrn.base import Bug, NotBuiltError, TrnError, UnsupportedError, declare
+from opentrn.base import Bug, NotBuiltError, TrnError, UnsupportedError, UsageError, declare
 from opentrn.base import dtype as as_dtype
 from opentrn.frameworks.torch import queue
 from opentrn.frameworks.torch.backend import decompositions
@@ -35,6 +36,16 @@ ON_CPU = declare(
     "that takes no simulated time",
     fix="write it with ops the device has (opentrn analyze names them), or do it before `.to`",
 )
+MIXED = declare(
+    "frameworks.mixed_devices",
+    "An op was given tensors of several devices.",
+    rule="tensors of an op are on one device; only a tensor without axes, and indices, may be on "
+    "the CPU",
+    fix="move them to one device: x.to(y.device)",
+)
+# Arguments PyTorch wants, or takes, on the CPU: lengths of sequences, and what indexes.
+ON_HOST = ("lengths", "batch_sizes", "input_lengths", "target_lengths",
+           "tensor_indices_or_sections", "indices")  # fmt: skip
 
 
 class OnCpuWarning(UserWarning):
@@ -282,20 +293,22 @@ def _effects(op: Any, args: Any, kwargs: Any) -> tuple[list[int], list[int]]:
 
 
 _programs: dict[tuple, OneOp | TrnError] = {}
+_tracing = threading.RLock()  # PyTorch traces one function at a time
 
 
 def program_for(op: Any, args: Any, kwargs: Any, tensors: list[Any]) -> OneOp:
     """The compiled op for these operands; raises what compiling it raises, each time."""
     key = (op, args, kwargs, tuple(map(_meta, tensors)), nki.current_chip().name)
-    found = _programs.pop(key, None)
-    if found is None:
-        try:
-            found = OneOp(op, args, kwargs, tensors)
-        except (UnsupportedError, NotBuiltError) as error:
-            found = error
-        while len(_programs) >= PROGRAMS:
-            _programs.pop(next(iter(_programs)))
-    _programs[key] = found  # the last used comes last
+    with _tracing:
+        found = _programs.pop(key, None)
+        if found is None:
+            try:
+                found = OneOp(op, args, kwargs, tensors)
+            except (UnsupportedError, NotBuiltError) as error:
+                found = error
+            while len(_programs) >= PROGRAMS:
+                _programs.pop(next(iter(_programs)))
+        _programs[key] = found  # the last used comes last
     if isinstance(found, TrnError):
         raise found
     return found
@@ -308,6 +321,8 @@ def call(op: Any, args: Any, kwargs: Any) -> Any:
     held = _taken(args, tensors)
     named = tuple(sorted((k, _taken(v, tensors)) for k, v in kwargs.items()))
     index = _index(tensors, args, kwargs)
+    if len(tensors) > 1:
+        _refuse_mixed(op, args, tensors)
     if any(not t.numel() for t in tensors) or prints():
         return _host_call(op, held, named, tensors, index)
     dense = [densely(t) for t in tensors]
@@ -324,6 +339,25 @@ def call(op: Any, args: Any, kwargs: Any) -> Any:
     found = _host_call(op, held, named, tensors, index)
     told(str(op), why)
     return found
+
+
+def _refuse_mixed(op: Any, args: Any, tensors: list[Any]) -> None:
+    """UsageError `frameworks.mixed_devices` for tensors of several devices."""
+    import torch
+
+    homes = {t.device for t in tensors}
+    if len(homes) == 1:
+        return
+    schema = getattr(op, "_schema", None)
+    names = [a.name for a in schema.arguments] if schema is not None else []
+    allowed = [x for name, x in zip(names, args, strict=False) if name in ON_HOST]
+    hosts = set(map(id, torch.utils._pytree.tree_leaves(allowed)))
+    found = {t.device for t in tensors
+             if t.device.type != "cpu" or t.dim() and id(t) not in hosts}  # fmt: skip
+    if len(found) > 1:
+        told = f"{_name(op)}: expected all tensors to be on the same device, found "
+        told += " and ".join(sorted(map(str, found)))
+        raise UsageError(told, code=MIXED, at=user_place())
 
 
 def _as_tensors(op: Any, args: tuple) -> tuple:

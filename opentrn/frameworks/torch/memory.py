@@ -7,7 +7,8 @@ shape, strides and storage of its own, and its memory is ours: no compiled code 
 
 import ctypes
 import weakref
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -41,6 +42,10 @@ FULL = declare(
 )
 # DLDeviceType of dlpack.h.
 _HOST, _EXTENSION = 1, 12
+
+
+SHOWN = 8
+"""Rows of the table of a device's memory; what is smaller is told together."""
 
 
 class _Device(ctypes.Structure):
@@ -93,7 +98,7 @@ def on_device(result: Any, index: int) -> Any:
 @dataclass
 class Use:
     """Bytes of tensors alive on one device now, at most since the last reset, and ever; bytes
-    that came from the host and went there."""
+    that came from the host and went there; how many tensors are alive of each (text, bytes)."""
 
     now: int = 0
     peak: int = 0
@@ -103,6 +108,7 @@ class Use:
     tensors: int = 0
     received: int = 0
     sent: int = 0
+    alive: Counter = field(default_factory=Counter)
 
 
 _uses: dict[int, Use] = {}
@@ -118,26 +124,62 @@ def capacity(index: int) -> int:
     return devices(nki.current_chip())[index].hbm_bytes
 
 
-def _free(index: int, nbytes: int) -> None:
+def _free(index: int, nbytes: int, name: str) -> None:
     use = use_of(index)
     use.now -= nbytes
     use.freed += nbytes
     use.tensors -= 1
+    use.alive[name, nbytes] -= 1
+    if not use.alive[name, nbytes]:
+        del use.alive[name, nbytes]
 
 
-def _charge(index: int, nbytes: int) -> None:
+def _charge(index: int, nbytes: int, name: str, rows: int, kind: Any) -> None:
+    """Account for a tensor of so many bytes; `rows` is the length of its first axis."""
     use, room = use_of(index), capacity(index)
     if use.now + nbytes > room:
         raise CapacityError(
-            f"{bytes_text(nbytes)} do not fit: {use.tensors} tensors hold {bytes_text(use.now)} of "
-            f"the {bytes_text(room)} of neuron:{index}",
+            f"{name} of {bytes_text(nbytes)} does not fit neuron:{index}\n{table(index)}",
             code=FULL,
+            fix=_would_fit(index, nbytes, rows, kind),
             at=user_place(),
         )
     use.now += nbytes
     use.peak, use.ever = max(use.peak, use.now), use.ever + nbytes
     use.allocations += 1
     use.tensors += 1
+    use.alive[name, nbytes] += 1
+
+
+def table(index: int) -> str:
+    """What fills a device, largest first: tensors of one dtype and shape in a row."""
+    use, room = use_of(index), capacity(index)
+    rows = sorted(((n * size, n, name) for (name, size), n in use.alive.items()), reverse=True)
+    lines = [f"{'tensors on neuron:' + str(index):32} {'how many':>9} {'bytes':>10}"]
+    lines += [f"{name:32} {n:>9,} {bytes_text(size):>10}" for size, n, name in rows[:SHOWN]]
+    if rest := rows[SHOWN:]:
+        count, size = sum(n for _, n, _ in rest), sum(size for size, *_ in rest)
+        lines.append(f"{'others':32} {count:>9,} {bytes_text(size):>10}")
+    lines.append(f"{'total':32} {use.tensors:>9,} {bytes_text(use.now):>10}")
+    lines.append(f"{'free':32} {'':>9} {bytes_text(room - use.now):>10} of {bytes_text(room)}")
+    return "\n".join(lines)
+
+
+def _would_fit(index: int, nbytes: int, rows: int, kind: Any) -> str:
+    """What would fit: fewer rows, a smaller dtype, another device; else less of everything."""
+    free = capacity(index) - use_of(index).now
+    found = []
+    if rows > 1 and (fit := rows * free // nbytes):
+        found.append(f"{fit:,} rows of its first axis, not {rows:,}")
+    if kind.itemsize == 4 and nbytes <= 2 * free:
+        found.append("the same in a dtype of 2 bytes")
+    others = (n for n in range(len(devices(nki.current_chip()))) if n != index)
+    room = next((n for n in others if capacity(n) - use_of(n).now >= nbytes), None)
+    if room is not None:
+        found.append(f"neuron:{room}, which has room for it")
+    freed = f"delete tensors of {bytes_text(nbytes - free)}"
+    return ", or ".join([*found, freed]) if nbytes <= capacity(index) else (
+        ", or ".join(found) or "spread it over more devices")
 
 
 def transfer(source: Any, target: Any) -> None:
@@ -173,9 +215,10 @@ def allocate(shape: Any, strides: Any, dtype: Any, index: int) -> Any:
     reach = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]
     span = sum(reach) + 1 if prod(shape) else 0
     nbytes = span * dtype.itemsize
-    _charge(index, nbytes)
+    name = f"{str(dtype).removeprefix('torch.')}{list(shape)}"
+    _charge(index, nbytes, name, shape[0] if len(shape) else 1, dtype)
     memory = np.full(max(nbytes, 1), 0xFF if dtype.is_floating_point else 0, np.uint8)
-    weakref.finalize(memory, _free, index, nbytes).atexit = False
+    weakref.finalize(memory, _free, index, nbytes, name).atexit = False
     flat = torch.from_numpy(memory)
     named = dtype if dtype.itemsize > 1 or dtype in (torch.bool, torch.int8) else torch.uint8
     if not nbytes:
@@ -196,4 +239,4 @@ def dense_strides(shape: Any) -> tuple[int, ...]:
 
 
 __all__ = ["COMPLEX", "FLOAT64", "Use", "allocate", "capacity", "dense_strides", "host", "near",
-           "on_device", "refuse", "transfer", "use_of"]  # fmt: skip
+           "on_device", "refuse", "table", "transfer", "use_of"]  # fmt: skip

@@ -6,6 +6,7 @@ from typing import Any
 
 from opentrn import compiler, runtime
 from opentrn.base import UnsupportedError
+from opentrn.frameworks import rounding
 from opentrn.frameworks.torch.memory import COMPLEX, FLOAT64, near, on_device
 from opentrn.frameworks.torch.places import user_place
 from opentrn.frameworks.torch.report import HISTORY, Compilation
@@ -121,8 +122,9 @@ class Loaded:
             return [self._shape(*one) for one in zip(self.traced.outputs, self.examples,
                                                      strict=True)]  # fmt: skip
         given = [to_device(args[i]) for i in self.traced.inputs]
-        given += fresh(self.seeds, home_of(args) if home is None else home)
-        found = self.record.model(*given)
+        home = home_of(args) if home is None else home
+        given += fresh(self.seeds, home)
+        found = rounding.call(self.record.model, home or 0, *given)
         found = found if isinstance(found, tuple) else (found,)
         results = [
             to_host(found[value], example) if kind == "value" else _still(kind, value, example)

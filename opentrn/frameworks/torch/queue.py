@@ -9,6 +9,7 @@ from typing import Any
 
 from opentrn import hw, nki
 from opentrn.base import UsageError, declare
+from opentrn.frameworks import rounding
 from opentrn.runtime import to_torch
 
 INDEX = declare(
@@ -75,7 +76,7 @@ def of(index: int) -> Queue:
 def run(model: Any, index: int, *tensors: Any) -> Any:
     """Run a model on CPU tensors that stand for the device's; its results as CPU tensors."""
     of(index).ran.append(model)
-    found = model(*tensors)
+    found = rounding.call(model, index, *tensors)
     return to_torch(found) if hasattr(found, "__array_interface__") else found
 
 
@@ -87,15 +88,27 @@ def call(program: Any, index: int, tensors: Sequence[Any]) -> list[Any]:
     return program(tensors, index)
 
 
+def index_of(device: Any) -> int | None:
+    """The index in a device, a text or a number; None where there is none."""
+    if isinstance(device, str):
+        _, _, told = device.partition(":")
+        return int(told) if told else None
+    return getattr(device, "index", device)
+
+
 class Event:
     """A moment in a device's queue, as `torch.cuda.Event`: times are simulated milliseconds."""
 
-    def __init__(self, enable_timing: bool = False, **ignored: Any) -> None:
-        self.enable_timing, self._at = enable_timing, None
+    def __init__(self, device: Any = None, *, enable_timing: bool = False, **ignored: Any) -> None:
+        # torch.cuda.Event takes `enable_timing` first, torch.Event a device.
+        timing = device if isinstance(device, bool) else enable_timing
+        self.enable_timing, self._at = timing, None
+        self._home = None if isinstance(device, bool) else index_of(device)
 
     def record(self, stream: Any = None) -> None:
         """Mark the end of what has been run on the stream's (or current) device."""
-        index = current() if stream is None else stream.device_index
+        index = self._home if stream is None else stream.device_index
+        index = current() if index is None else index
         self._at = (index, len(of(index).ran))
 
     def elapsed_time(self, end: "Event") -> float:
@@ -122,7 +135,7 @@ class Stream:
     """A device's queue; there is one for each device, so all streams of one are the same."""
 
     def __init__(self, device: Any = None, priority: int = 0) -> None:
-        index = getattr(device, "index", device)
+        index = index_of(device)
         self.device_index = current() if index is None else int(index)
 
     def synchronize(self) -> None:

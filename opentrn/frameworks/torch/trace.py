@@ -11,11 +11,12 @@ from typing import Any
 
 from opentrn import compiler, runtime
 from opentrn.base import Bug, FileFormatError, UsageError, declare
+from opentrn.frameworks import rounding
 from opentrn.frameworks.torch.capture import as_module
 from opentrn.frameworks.torch.fake import fake_call
 from opentrn.frameworks.torch.memory import on_device
 from opentrn.frameworks.torch.nesting import Nest
-from opentrn.frameworks.torch.piece import refuse_dtypes, to_device, to_host
+from opentrn.frameworks.torch.piece import home_of, refuse_dtypes, to_device, to_host
 from opentrn.frameworks.torch.settings import Settings
 from opentrn.graph import Graph, from_torch
 from opentrn.isa import Executable
@@ -81,15 +82,15 @@ class TracedModel:
 
         tensors = self.arguments.taken(args)
         refuse_dtypes(tensors)
-        found = self.model(*map(to_device, tensors))
+        home = home_of(tensors)
+        found = rounding.call(self.model, home or 0, *map(to_device, tensors))
         found = found if isinstance(found, tuple) else (found,)
         leaves = [
             to_host(one, torch.empty(shape, dtype=getattr(torch, dtype), device="meta"))
             for one, (shape, dtype) in zip(found, self._outputs, strict=True)
         ]
-        home = next((t.device for t in tensors if t.device.type == "neuron"), None)
         if home is not None:
-            leaves = [on_device(leaf, home.index or 0) for leaf in leaves]
+            leaves = [on_device(leaf, home) for leaf in leaves]
         return self.results.filled(leaves)
 
     def save(self, path: str | os.PathLike) -> Any:
