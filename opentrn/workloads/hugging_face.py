@@ -159,6 +159,17 @@ _GPT = {
 }  # fmt: skip
 
 
+def _opt(c: Config) -> dict[str, Any]:
+    (wide,) = _sizes(c, "ffn_dim")
+    text = _text(c)
+    narrow = c.maybe("word_embed_proj_dim", text["hidden"])
+    if narrow != text["hidden"] or not c.get("do_layer_norm_before", True):
+        c.wrong.append(f"word_embed_proj_dim = {narrow}, or norms after the layers")
+    tied = bool(c.get("tie_word_embeddings", True))
+    positions = text["context"] + 2  # the two first are for padding
+    return text | {**_GPT, "feedforward": wide, "positions": positions, "tied": tied}
+
+
 def _bert(c: Config) -> dict[str, Any]:
     (wide,) = _sizes(c, "intermediate_size")
     return _text(c) | {
@@ -199,7 +210,8 @@ def _mamba(c: Config) -> dict[str, Any]:
 KINDS: dict[str, Callable[[Config], dict[str, Any]]] = {
     "llama": _llama, "mistral": _mistral, "qwen2": _qwen2, "qwen3": _qwen3,
     "qwen3_moe": _qwen3_experts, "mixtral": _mixtral, "gpt_oss": _gpt_oss,
-    "deepseek_v3": _deepseek, "gpt2": _gpt2, "bert": _bert, "vit": _vit, "mamba": _mamba,
+    "deepseek_v3": _deepseek, "gpt2": _gpt2, "opt": _opt, "bert": _bert, "vit": _vit,
+    "mamba": _mamba,
 }  # fmt: skip
 """model_type -> how its fields are read."""
 

@@ -41,9 +41,82 @@ CASES = {
     "gpt-3-6.7b": ("GPT2Config", "GPT2LMHeadModel", GPT3),
     "bert-base": ("BertConfig", "BertModel", {}),
     "vit-base": ("ViTConfig", "ViTForImageClassification", {"num_labels": 1000}),
+    "mistral-7b": ("MistralConfig", "MistralForCausalLM", {"sliding_window": None}),
+    "opt-13b": ("OPTConfig", "OPTForCausalLM", {
+        "num_hidden_layers": 40, "hidden_size": 5120, "num_attention_heads": 40, "ffn_dim": 20480,
+        "vocab_size": 50272, "word_embed_proj_dim": 5120}),
     "mamba-130m": ("MambaConfig", "MambaForCausalLM", {
         "num_hidden_layers": 24, "hidden_size": 768, "vocab_size": 50280}),
 }  # fmt: skip
+
+
+
+
+def _llama(layers, hidden, heads, kv, wide, words=128256, **more):
+    fields = {"num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": heads,
+              "num_key_value_heads": kv, "intermediate_size": wide}  # fmt: skip
+    return fields | {"vocab_size": words} | more
+
+
+def _gpt(layers, hidden, heads, words=51200):
+    fields = {"n_layer": layers, "n_embd": hidden, "n_head": heads, "vocab_size": words}
+    return "GPT2Config", "GPT2LMHeadModel", fields | {"n_positions": 2048}
+
+
+def _qwen(layers, hidden, heads, kv, wide, **more):
+    return _llama(layers, hidden, heads, kv, wide, 151936, head_dim=128, **more)
+
+
+LLAMA_MODEL, QWEN_MODEL = ("LlamaConfig", "LlamaForCausalLM"), ("Qwen3Config", "Qwen3ForCausalLM")
+CASES |= {
+    "llama-2-7b": (*LLAMA_MODEL, _llama(32, 4096, 32, 32, 11008, 32000)),
+    "llama-2-13b": (*LLAMA_MODEL, _llama(40, 5120, 40, 40, 13824, 32000)),
+    "llama-2-70b": (*LLAMA_MODEL, _llama(80, 8192, 64, 8, 28672, 32000)),
+    "llama-3-8b": (*LLAMA_MODEL, _llama(32, 4096, 32, 8, 14336)),
+    "llama-3-70b": (*LLAMA_MODEL, _llama(80, 8192, 64, 8, 28672)),
+    "llama-3.1-70b": (*LLAMA_MODEL, _llama(80, 8192, 64, 8, 28672)),
+    "llama-3.3-70b": (*LLAMA_MODEL, _llama(80, 8192, 64, 8, 28672)),
+    "llama-3.2-3b": (*LLAMA_MODEL, _llama(28, 3072, 24, 8, 8192, tie_word_embeddings=True)),
+    "qwen3-0.6b": (*QWEN_MODEL, _qwen(28, 1024, 16, 8, 3072, tie_word_embeddings=True)),
+    "qwen3-32b": (*QWEN_MODEL, _qwen(64, 5120, 64, 8, 25600)),
+    "qwen3-235b-a22b": ("Qwen3MoeConfig", "Qwen3MoeForCausalLM", _qwen(
+        94, 4096, 64, 4, 12288, num_experts=128, num_experts_per_tok=8,
+        moe_intermediate_size=1536)),
+    "gpt-oss-120b": ("GptOssConfig", "GptOssForCausalLM", _llama(
+        36, 2880, 64, 8, 2880, 201088, head_dim=64, num_local_experts=128,
+        num_experts_per_tok=4)),
+    "mixtral-8x22b": ("MixtralConfig", "MixtralForCausalLM", _llama(
+        56, 6144, 48, 8, 16384, 32768, num_local_experts=8, num_experts_per_tok=2)),
+    "moe-1t": ("MixtralConfig", "MixtralForCausalLM", _llama(
+        72, 8192, 64, 8, 4352, num_local_experts=128, num_experts_per_tok=4)),
+    "gpt-23b": _gpt(28, 8192, 64, 50304), "gpt-46b": _gpt(56, 8192, 64, 50304),
+    "gpt-3-175b": _gpt(96, 12288, 96), "megatron-22b": _gpt(48, 6144, 64),
+    "megatron-530b": _gpt(105, 20480, 128), "megatron-1t": _gpt(128, 25600, 160),
+    "dense-1t": _gpt(128, 25600, 160),
+    "opt-30b": ("OPTConfig", "OPTForCausalLM", {
+        "num_hidden_layers": 48, "hidden_size": 7168, "num_attention_heads": 56, "ffn_dim": 28672,
+        "vocab_size": 50272, "word_embed_proj_dim": 7168}),
+    "opt-66b": ("OPTConfig", "OPTForCausalLM", {
+        "num_hidden_layers": 64, "hidden_size": 9216, "num_attention_heads": 72, "ffn_dim": 36864,
+        "vocab_size": 50272, "word_embed_proj_dim": 9216}),
+    "vit-large": ("ViTConfig", "ViTForImageClassification", {
+        "num_labels": 1000, "hidden_size": 1024, "num_hidden_layers": 24,
+        "num_attention_heads": 16, "intermediate_size": 4096}),
+    "mamba-2.8b": ("MambaConfig", "MambaForCausalLM", {
+        "num_hidden_layers": 64, "hidden_size": 2560, "vocab_size": 50280}),
+}  # fmt: skip
+
+
+def test_every_model_that_is_known_by_name_is_counted():
+    assert {*CASES, "bert-large"} == set(models())
+
+
+def test_parameters_of_bert_with_its_heads_of_pre_training():
+    config = transformers.BertConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16,
+                                     intermediate_size=4096)  # fmt: skip
+    with torch.device("meta"):
+        made = transformers.BertForPreTraining(config)
+    assert parameters(model("bert-large")) == sum(p.numel() for p in made.parameters())
 
 
 @pytest.mark.parametrize("name", CASES)
