@@ -133,7 +133,7 @@ class Emitter:
         use = self.uses[value]
         # Nothing reads a result of a call before the last of them.
         for each in [use] if use.after is None else self.late.get(value, ()):
-            self.views[each.value] = self._in_memory_order(each)
+            self.views[each.value] = _of_rank(self._in_memory_order(each), each.value)
 
     def _in_memory_order(self, use: Use) -> View:
         """One kernel call; element-wise work and concatenations go along memory, whatever the order
@@ -291,6 +291,11 @@ class Emitter:
         if isinstance(argument, tuple) and any(isinstance(a, Value | View) for a in argument):
             return tuple([self._argument(a, actual) for a in argument])
         return argument
+
+
+def _of_rank(view: View, value: Value) -> View:
+    """A result without the dimension a kernel has for one index that is none of the value's."""
+    return view.squeeze_dim(0) if view.ndim > max(1, value.rank) else view
 
 
 def _signature(argument: Any) -> Any:

@@ -215,6 +215,28 @@ def test_loops_that_run_as_often_as_the_data_say():
     close(neuron.jit(each)(counts, x), each(counts, x), 1e-6)
 
 
+ONE = {
+    "row": lambda x, i, j: x[i] * 2,
+    "row as a column": lambda x, i, j: x[i][:, None] * jnp.ones((16, 3)),
+    "row turned": lambda x, i, j: x[i][None].T @ jnp.ones((1, 4)),
+    "outer product": lambda x, i, j: jnp.outer(x[i], x[j]),
+    "product with a row": lambda x, i, j: x @ x[i],
+    "element": lambda x, i, j: x[i, j] * x,
+    "column": lambda x, i, j: x[:, j][:, None] * x,
+    "window": lambda x, i, j: jax.lax.dynamic_slice(x, (i, j), (1, 3)).T,
+    "axis that is kept": lambda x, i, j: jax.lax.dynamic_index_in_dim(x, j, 1),
+    "in a loop": lambda x, i, j: jax.lax.while_loop(
+        lambda s: s[0] < i, lambda s: (s[0] + 1, s[1] + x[s[0], j] * x[s[0]]),
+        (0, jnp.zeros(16)))[1],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("pick", ONE.values(), ids=ONE.keys())
+def test_a_number_of_the_data_picks(pick):
+    for i, j in ((3, 2), (0, 15), (-1, -1)):
+        close(neuron.jit(pick)(X, i, j), jax.jit(pick)(X, i, j), 1e-5)
+
+
 def test_what_the_chip_has_not_is_refused():
     with jax.enable_x64(True), pytest.raises(UnsupportedError, match="argument 0 is float64") as e:
         neuron.jit(lambda x: x + 1)(X.astype(np.float64))
