@@ -20,6 +20,7 @@ TRANSPOSE_PERCENT = 10.0
 PE_PERCENT = 50.0
 THROTTLE_PERCENT = 10.0
 RELOAD_PERCENT = 25.0
+PARTS = 4
 LEAST_GAIN = 0.02
 """Share of the time below which a remedy is not worth a line."""
 
@@ -27,8 +28,7 @@ LEAST_GAIN = 0.02
 class Advice(NamedTuple):
     """One remedy: what was seen, what to do, and the line it is about ("" when it is no line).
 
-    `predicted_gain` is the share of the device time it is expected to save, between 0 and 1; 0
-    where no estimate is made.
+    `predicted_gain` is the share of the device time it is expected to save, between 0 and 1.
     """
 
     code: str
@@ -131,9 +131,10 @@ def _overlap(case: Case) -> Iterator[Advice]:
         yield Advice(
             "split",
             "everything happens once, one step after the other",
-            "cut the tile into a few and load, work on and store them in turn, so that the steps "
-            "overlap",
+            f"cut the tile into {PARTS} or more and load, work on and store them in turn, so that "
+            "the steps overlap",
             _place(case, *RESOURCES),
+            gains.cut(case, PARTS),
         )
     if waits and not once and gain >= LEAST_GAIN:
         yield Advice(
@@ -188,13 +189,14 @@ def _dtype(case: Case) -> Iterator[Advice]:
 def _array(case: Case) -> Iterator[Advice]:
     found, line = case.found, _place(case, "tensor")
     active = found["tensor_engine_active_time_percent"]
-    used = percent(found["mfu_estimated_percent"], active)
+    used = 100.0 * gains.used(case)
     if active >= PE_PERCENT and used < PE_PERCENT:
         yield Advice(
             "small_matmuls",
             f"while the Tensor Engine is active it reaches {used:.0f} % of its BF16 peak",
             "use 128 partitions, 128 stationary columns, 512 moving columns, and 16-bit operands",
             line,
+            gains.filled(case),
         )
     lost = percent(found.get("throttle_time", 0.0), found["tensor_engine_active_time"])
     if lost > THROTTLE_PERCENT and active >= PE_PERCENT:
@@ -203,4 +205,5 @@ def _array(case: Case) -> Iterator[Advice]:
             f"the Tensor Engine loses {lost:.0f} % of its active time to its cold clock",
             "keep it busy without gaps for more than 3 us at a time",
             line,
+            gains.warmed(case),
         )

@@ -162,6 +162,39 @@ def narrowed(case: Case) -> float:
     return case.gain(away * case.on_path(rows, ("tensor",)), busy)
 
 
+def filled(case: Case) -> float:
+    """The flops of the Tensor Engine at the peak of its array, without their empty cells."""
+    away = 1.0 - used(case)
+    on_path = case.on_path(_tensor_rows(case), ("tensor",))
+    return case.gain(away * on_path, {"tensor": (1.0 - away) * case.busy["tensor"]})
+
+
+def used(case: Case) -> float:
+    """Share of the PE array's peak that the Tensor Engine reaches while it is active, its cold
+    clock left aside; 1 where it does nothing.
+    """
+    lasts = case.found["tensor_engine_active_time"] - case.found.get("throttle_time", 0.0)
+    reached = case.found["mfu_estimated_percent"] / 100.0 * case.found["total_time"]
+    return min(1.0, reached / lasts) if lasts > 0.0 else 1.0
+
+
+def warmed(case: Case) -> float:
+    """What the Tensor Engine's instructions last longer than at its full clock."""
+    known, duration = case.known, case.table.duration
+    rows = [row for row in _tensor_rows(case) if known[row] and known[row].busy_ns]
+    lost = {row: max(0.0, float(duration[row]) - known[row].busy_ns) for row in rows}
+    waited = {piece.row for piece in case.path.pieces}
+    on_path = sum(ns for row, ns in lost.items() if row in waited)
+    on_path = min(on_path, case.on_path(lost, ("tensor",)))
+    return case.gain(on_path, {"tensor": case.busy["tensor"] - sum(lost.values())})
+
+
+def cut(case: Case, parts: int) -> float:
+    """What happens once happens in parts: all but one part of it beside the busiest resource."""
+    total, most = case.table.total, max(case.busy.values())
+    return (total - most) * (1.0 - 1.0 / parts) / total if total else 0.0
+
+
 def _tensor_rows(case: Case) -> list[int]:
     return np.flatnonzero(case.table.on("tensor")).tolist()
 

@@ -108,6 +108,7 @@ class _Spilling:
         for position in reversed(range(len(self.tiles))):
             for tile in self.tiles[position]:
                 self.uses.setdefault(tile, []).append(position)
+        self.lines = {tile: source.body[at[-1]].where for tile, at in self.uses.items()}
         self.lies: dict[Buffer, Buffer] = {}  # where each tile in SBUF lies now
         self.loads: dict[Buffer, Instruction] = {}  # what gives it its value again
         self.late: set[Buffer] = set()  # whose own load has not been issued yet
@@ -154,7 +155,7 @@ class _Spilling:
         if load is not None:
             again = _into(load, view_of(lies))
             if tile not in self.late:
-                again.name, again.where = SPILL_RELOAD, tile.where
+                again.name, again.where = SPILL_RELOAD, self.lines[tile]
             self.late.discard(tile)
             self.body.append(again)
         self.lies[tile] = lies
@@ -244,14 +245,15 @@ class _Spilling:
         return made
 
     def copy(self, name: str, tile: Buffer, target: View, source: View) -> Instruction:
-        """One transfer of a tile, at its line."""
+        """One transfer of a tile, at the line that used it first."""
         cls = INSTRUCTIONS["dma_copy"]
         given = {"dst": target, "src": source}
         operands = tuple(given.get(operand) for operand in cls.operands)
         forms = tuple(None if view is None else operand_form(view) for view in operands)
         flags = tuple(flag.default for flag in cls.flags.values())
         values = tuple(value.default for value in cls.values.values())
-        return Instruction(form(cls, self.chip, forms, flags), operands, values, tile.where, name)
+        made = form(cls, self.chip, forms, flags)
+        return Instruction(made, operands, values, self.lines[tile], name)
 
 
 def _into(load: Instruction, target: View) -> Instruction:

@@ -308,3 +308,67 @@ def read_each_time(x, factors):
 def read_once(x, factors):
     """x is loaded once."""
     return _scaled(x, factors, kept=True)
+
+
+# ---------------------------------------------------------------- the clock of the Tensor Engine
+
+
+def _in_bursts(lhsT, rhs, count, burst):
+    """count multiplies of lhsT[128, 128]ᵀ · rhs[128, 512], `burst` before each look at the sum."""
+    out = hbm((P, count // burst), nl.float32)
+    left, right = sbuf(lhsT.shape, lhsT.dtype), sbuf(rhs.shape, rhs.dtype)
+    nisa.dma_copy(dst=left, src=lhsT)
+    nisa.dma_copy(dst=right, src=rhs)
+    most = sbuf((P, count // burst), nl.float32)
+    acc = psum((P, 512))
+    for n in range(count // burst):
+        for k in range(burst):
+            nisa.nc_matmul(dst=acc, stationary=left, moving=right, accumulate=k > 0)
+        nisa.tensor_reduce(dst=most[:, nl.ds(n, 1)], op=nl.maximum, data=acc, axis=1)
+    nisa.dma_copy(dst=out, src=most)
+    return out
+
+
+@nki.jit
+def short_bursts(lhsT, rhs):
+    """Three multiplies at a time: the Tensor Engine never works long enough to run warm."""
+    return _in_bursts(lhsT, rhs, 240, 3)
+
+
+@nki.jit
+def long_bursts(lhsT, rhs):
+    """As many, sixty at a time."""
+    return _in_bursts(lhsT, rhs, 240, 60)
+
+
+# ---------------------------------------------------------------- room in SBUF
+
+
+def _plus_one(x, streamed):
+    """x + 1, row blocks one after the other, or all loaded and worked on before they are stored."""
+    out = hbm(x.shape, x.dtype)
+    blocks = x.shape[0] // P
+    held = []
+    for n in range(blocks):
+        tile = sbuf((P, x.shape[1]), x.dtype)
+        nisa.dma_copy(dst=tile, src=x[nl.ds(n * P, P)])
+        nisa.tensor_scalar(dst=tile, data=tile, op0=nl.add, operand0=1.0)
+        held.append(tile)
+        if streamed:
+            nisa.dma_copy(dst=out[nl.ds(n * P, P)], src=tile)
+    if not streamed:
+        for n in range(blocks):
+            nisa.dma_copy(dst=out[nl.ds(n * P, P)], src=held[n])
+    return out
+
+
+@nki.jit
+def all_held(x):
+    """Every block lives until the end: they do not fit."""
+    return _plus_one(x, streamed=False)
+
+
+@nki.jit
+def one_at_a_time(x):
+    """Each block is stored before the next is loaded."""
+    return _plus_one(x, streamed=True)
