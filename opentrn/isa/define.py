@@ -204,7 +204,21 @@ class Instr:
                     "pass the member itself (NKI 0.3 dropped numbers)",
                     name,
                 )
+            if (flag.truth or known is bool) and value is not flag.default:
+                value = self._truth(name, value)
             setattr(self, name, flag.read(value) if flag.read else value)
+
+    def _truth(self, name: str, value: Any) -> bool:
+        """True or False as the user wrote it; 0 and 1 are taken for them."""
+        if not isinstance(value, bool | np.bool_ | int | np.integer) or value not in (0, 1):
+            self.bad(
+                UsageError,
+                f"{name}={value!r} is neither True nor False",
+                f"`{name}` is True or False",
+                f"compare first, e.g. {name}=(k > 0)",
+                name,
+            )
+        return bool(value)
 
     def bad(self, kind: type[TrnError], what: str, rule: str, fix: str, part: str, neuron=""):
         """Raise `kind` about this instruction, with the code `<instruction>.<part>`."""
@@ -220,7 +234,8 @@ class Instr:
                 self.bad(
                     UsageError,
                     f"`{name}` is missing",
-                    f"`{name}` must be a tile in {' or '.join(declared.spaces)}",
+                    f"`{name}` must be {'a number or ' * declared.immediate}a tile in "
+                    f"{' or '.join(declared.spaces)}",
                     f"pass `{name}=`",
                     name,
                 )

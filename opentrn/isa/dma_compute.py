@@ -17,7 +17,15 @@ MOST = 16
 
 
 def _scales(value):
-    return None if value is None else tuple(float(v) for v in value)
+    try:
+        return None if value is None else tuple(float(v) for v in value)
+    except (TypeError, ValueError):
+        raise UsageError(
+            f"dma_compute: scales={value!r}",
+            code="dma_compute.scales",
+            rule="`scales` is None or a list of numbers, one for each source",
+            fix="leave `scales` out: every factor is 1.0",
+        ) from None
 
 
 class dma_compute(Instr):

@@ -23,6 +23,7 @@ from opentrn.base import (
 from opentrn.isa.define import Instr
 from opentrn.isa.indirection import QUADRANT
 from opentrn.isa.operands import Acc, Cycles, Dim, Flag, In, InOut, Out, derived, stated
+from opentrn.isa.tensor import ACCUMULATE, pe_pair
 from opentrn.isa.vector_laws import VectorInstr, engine_cycles
 
 FP8_X4 = (float8_e5m2_x4, float8_e4m3fn_x4)
@@ -166,9 +167,9 @@ class nc_matmul_mx(Instr):
     moving = In("sbuf", "K N", *MX)
     stationary_scale = In("sbuf", "* *", *SCALES, engine_side=False)
     moving_scale = In("sbuf", "* *", *SCALES, engine_side=False)
-    tile_position = Flag(None, "first row and column of the PE array: a multiple of the rows, 0")
-    tile_size = Flag(None, "rows of the PE array (32, 64 or 128) and 128 columns")
-    accumulate = Flag(None, "True adds to dst, False overwrites, None adds after first touch")
+    tile_position = Flag(None, "first row and column of the PE array", read=pe_pair)
+    tile_size = Flag(None, "rows of the PE array (32, 64 or 128) and 128 columns", read=pe_pair)
+    accumulate = Flag(None, ACCUMULATE, truth=True)
 
     K = Dim(
         lambda i, chip: i.pe_rows(),
@@ -248,14 +249,13 @@ def _exponents(i, name: str, scale: np.ndarray) -> np.ndarray:
 
 def _row_tile_rules(i):
     yield (
-        (i.tile_size is None) == (i.tile_position is None),
+        bool(i.tile_size) == bool(i.tile_position),
         "tile_position and tile_size must be given together",
         "pass both, or neither to use the whole PE array",
     )
-    if i.tile_size is None or i.tile_position is None:
+    if not i.tile_size or not i.tile_position:
         return
-    rows, columns = (int(s) for s in i.tile_size)
-    row, column = (int(p) for p in i.tile_position)
+    (rows, columns), (row, column) = i.tile_size, i.tile_position
     yield (
         rows in ROW_TILES and columns == 128,
         f"an MX tile has 32, 64 or 128 rows and 128 columns, not {rows} × {columns}",

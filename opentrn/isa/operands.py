@@ -203,7 +203,7 @@ class Operand:
     @property
     def optional(self) -> bool:
         """Whether the operand may be None."""
-        return self.nullable or self.default is not REQUIRED
+        return self.nullable or self.default is None
 
 
 def _operand(role: str, spaces: str, dims, dtypes, **more) -> Operand:
@@ -280,12 +280,14 @@ class Flag:
     """A compile-time choice that checks and costs may depend on.
 
     `read` turns what the user wrote into its one canonical form (an `Op`, a tuple, an enum) and
-    may raise a TrnError; it runs once for each new form.
+    may raise a TrnError; it runs once for each new form.  `truth`: True or False (or the default);
+    a flag whose default is one of them always is.
     """
 
     default: Any
     why: str
     read: Callable[[Any], Any] | None = None
+    truth: bool = False
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,12 @@ Trainium/Inferentia2 architecture guide (NG2:262-308): a stationary load of S co
 cycles and hides behind the previous matmul.
 """
 
+from operator import index
+
 import numpy as np
 
 from opentrn.base import (
+    UsageError,
     bfloat16,
     float8_e3m4,
     float8_e4m3,
@@ -29,6 +32,9 @@ MATMUL = (*FP8, bfloat16, float16, *WIDE)
 GATHERED = (float16, bfloat16, float8_e4m3, float8_e5m2, float8_e4m3fn)
 
 
+ACCUMULATE = "True adds to dst, False overwrites, None adds after first touch"
+
+
 def _doubled(form) -> bool:
     return form.perf_mode is matmul_perf_mode.double_row
 
@@ -39,8 +45,34 @@ def _pair(names: str):
     return lambda form: f"{head} 2 {tail}" if _doubled(form) else names
 
 
+def pe_pair(value) -> tuple[int, ...]:
+    """(rows, columns) of the PE array as two integers; empty where there are none."""
+    if value is None or value == ():
+        return ()
+    try:
+        pair = tuple(index(n) for n in value)
+    except TypeError:
+        pair = ()
+    if len(pair) != 2:
+        raise UsageError(
+            f"{value!r} is no place or size in the PE array",
+            code="nc_matmul.tile_size",
+            rule="tile_position and tile_size are two integers, rows and columns",
+            fix="pass for example tile_position=(64, 0), tile_size=(64, 128)",
+        )
+    return pair
+
+
 def _read_mode(value):
-    return matmul_perf_mode.double_row if str(value).endswith("double_row") else value
+    name = getattr(value, "name", value)
+    if name not in matmul_perf_mode.__members__:
+        raise UsageError(
+            f"nc_matmul: perf_mode={value!r} is not a nisa.matmul_perf_mode",
+            code="nc_matmul.perf_mode",
+            rule="`perf_mode` is nisa.matmul_perf_mode.none or double_row",
+            fix="leave `perf_mode` out, or pass nisa.matmul_perf_mode.double_row",
+        )
+    return matmul_perf_mode[name]
 
 
 def _handed_on(rows, columns, out, add: bool):
@@ -74,9 +106,9 @@ class nc_matmul(Instr):
     is_stationary_onezero = Flag(False, "`stationary` holds only 0 and 1: twice as fast in fp32")
     is_moving_onezero = Flag(False, "`moving` holds only 0 and 1: twice as fast in fp32")
     is_transpose = Flag(False, "pass `stationary` through bit by bit (gen3 and later)")
-    accumulate = Flag(None, "True adds to dst, False overwrites, None adds after first touch")
-    tile_position = Flag((), "first row and column of the PE array to use")
-    tile_size = Flag((), "rows and columns of the PE array to use")
+    accumulate = Flag(None, ACCUMULATE, truth=True)
+    tile_position = Flag((), "first row and column of the PE array to use", read=pe_pair)
+    tile_size = Flag((), "rows and columns of the PE array to use", read=pe_pair)
     perf_mode = Flag(matmul_perf_mode.none, "double_row: two FP8 rows at once", read=_read_mode)
 
     K = Dim(lambda i, chip: i.pe_rows(), "one row of the PE array for each partition")
@@ -180,7 +212,7 @@ def _gather_rules(i):
         "gather with nisa.tensor_copy first",
     )
     yield (
-        tuple(i.tile_position) in ((), (0, 0)),
+        i.tile_position in ((), (0, 0)),
         "tensor indirection needs tile_position (0, 0)",
         "leave tile_position and tile_size out",
     )
@@ -201,8 +233,7 @@ def _pe_tile_rules(i):
     if not i.tile_size or not i.tile_position:
         return
     smallest = int(i.chip.tensor.row_tile)
-    sizes = tuple(int(s) for s in i.tile_size)
-    at = tuple(int(p) for p in i.tile_position)
+    sizes, at = i.tile_size, i.tile_position
     legal = [s for s in (32, 64, 128) if s >= smallest]
     yield (
         all(s in legal for s in sizes),

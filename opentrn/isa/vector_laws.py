@@ -207,6 +207,19 @@ def as_bits(x: np.ndarray, carrier: np.dtype) -> np.ndarray:
     return x.view(carrier)
 
 
+def number(value, parameter: str):
+    """`value`, when it is a number; UsageError of the code `<instruction>.<parameter>`."""
+    if isinstance(value, bool | int | float | np.number):
+        return value
+    instruction, name = parameter.split(".")
+    raise UsageError(
+        f"{instruction}: `{name}` is a {type(value).__name__}",
+        code=parameter,
+        rule=f"`{name}` is a number known at compile time",
+        fix=f"pass {name}= a number",
+    )
+
+
 def one(value, dtype) -> np.ndarray:
     """A number as a carrier array of one element of `dtype`."""
     cell = np.zeros(1, dtype.carrier)

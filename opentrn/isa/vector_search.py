@@ -30,6 +30,7 @@ from opentrn.isa.vector_laws import (
     engine_cycles,
     floats,
     not_both_in_psum,
+    number,
     one,
     vector,
 )
@@ -164,7 +165,8 @@ class nc_match_replace8(_Search):
         found = _matches(floats(i.data, flat), values, range(7, -1, -1))
         replaced = flat.copy()
         rows, slots = np.nonzero(found >= 0)
-        replaced[rows, found[rows, slots]] = one(imm, i.data.dtype)[0]
+        other = number(imm, "nc_match_replace8.imm")
+        replaced[rows, found[rows, slots]] = one(other, i.data.dtype)[0]
         out = {"dst": replaced}
         if i.dst_idx is not None:
             out["dst_idx"] = _indices(found, i.dst_idx.dtype)
@@ -175,6 +177,10 @@ class nc_match_replace8(_Search):
         "max(MIN_II, N)",
         lambda i, chip: engine_cycles(i, float(i.F)),
     )
+
+
+def _read_fill(value) -> float:
+    return float(number(value, "range_select.on_false_value"))
 
 
 class range_select(VectorInstr):
@@ -196,7 +202,7 @@ class range_select(VectorInstr):
     reduce_res = Out(TILE, "P 1", default=None)
     reduce_op = Flag(op("maximum"), "maximum only", read=op)
     range_start = Flag(0, "index of the first element, an integer")
-    on_false_value = Flag(FP32_MIN, "the lowest float32 only", read=float)
+    on_false_value = Flag(FP32_MIN, "the lowest float32 only", read=_read_fill)
 
     def laws(i):
         """Comparisons, the one reduction, exact indices, the one filling value."""

@@ -21,7 +21,7 @@ def tile(*shape, t=F32, space="sbuf", **more):
 def make(cls, on="trn2", **given):
     """The form of `cls` with operands and flags by name, defaults for the rest."""
     operands = tuple(
-        given.pop(n) if n in given else None if o.optional else _missing(n)
+        given.pop(n) if n in given else _default(n, o)
         for n, o in cls.operands.items()
     )
     flags = tuple(given.pop(n) if n in given else f.default for n, f in cls.flags.items())
@@ -30,7 +30,11 @@ def make(cls, on="trn2", **given):
     return form(cls, chip(on), operands, flags)
 
 
-def _missing(name):
+def _default(name, operand):
+    if isinstance(operand.default, float):
+        return NUMBER
+    if operand.optional:
+        return None
     raise TypeError(f"give `{name}`")
 
 

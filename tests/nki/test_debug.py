@@ -238,7 +238,5 @@ def test_the_debugger_steps_through_a_kernel_of_a_script(tmp_path):
         assert done.stdout.count(f"{script}({number})doubled()") == 4
     for n in range(4):
         assert f"(Pdb) NkiTensor([1, 2] float32 in sbuf)\n[[{1.5 + n} {1.5 + n}]]" in done.stdout
-        assert (
-            f"NkiTensor([1, 2] float32 in sbuf)\n[[{3 + 2 * n}. {3 + 2 * n}.]]" in done.stdout
-        )
+        assert f"NkiTensor([1, 2] float32 in sbuf)\n[[{3 + 2 * n}. {3 + 2 * n}.]]" in done.stdout
         assert f"result [[{3 + 2 * n}. {3 + 2 * n}.]]" in done.stdout
