@@ -9,9 +9,9 @@ from types import ModuleType
 from typing import Any
 
 from opentrn import nki
-from opentrn.base import UnknownNameError, UsageError, declare, nearest
+from opentrn.base import UnknownNameError, UsageError, declare
 from opentrn.dropin.names import install
-from opentrn.dropin.script import refuse_no_source, refusing_no_python
+from opentrn.dropin.script import others, refuse_no_source, refusing_no_python
 
 NO_KERNEL = declare(
     "dropin.kernel",
@@ -63,11 +63,8 @@ def _kernels(module: ModuleType, path: str, name: str) -> list[Any]:
     if name:
         thing = getattr(module, name, None)
         if not callable(thing):
-            like = nearest(name, found)
             raise UnknownNameError(
-                f"{path} has no kernel `{name}`",
-                code=NO_KERNEL,
-                fix=f"nearest: {', '.join(like or found) or 'none'}",
+                f"{path} has no kernel `{name}`", code=NO_KERNEL, fix=others(name, found)
             )
         return [thing if isinstance(thing, nki.AnyKernel) else nki.jit(thing)]
     here = os.path.abspath(path)

@@ -5,7 +5,8 @@ import importlib.util
 import os
 import runpy
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from types import ModuleType
 from typing import Any
 
 from opentrn.base import (
@@ -118,11 +119,25 @@ def load_name(place: str, what: str) -> Any:
     finally:
         sys.path.remove(folder)
     if not hasattr(module, name):
-        near = nearest(name, [n for n in vars(module) if not n.startswith("_")])
-        raise UnknownNameError(
-            f"{path} has no `{name}`", code=NO_MODEL, fix=f"nearest: {', '.join(near) or 'none'}"
-        )
+        fix = others(name, _defined(module))
+        raise UnknownNameError(f"{path} has no `{name}`", code=NO_MODEL, fix=fix)
     return getattr(module, name)
+
+
+def _defined(module: ModuleType) -> list[str]:
+    """Functions and classes a file defines itself, in the order of their lines."""
+    return [
+        n for n, v in vars(module).items()
+        if not n.startswith("_") and getattr(v, "__module__", None) == module.__name__
+    ]  # fmt: skip
+
+
+def others(name: str, known: Collection[str]) -> str:
+    """What to write instead of a name a file does not define: names like it, else all it does."""
+    like = nearest(name, known)
+    if like:
+        return f"nearest: {', '.join(like)}"
+    return f"it defines {', '.join(known)}" if known else "define it at the top level of the file"
 
 
 def refuse_no_source(path: str, doing: str, code: str) -> None:

@@ -18,6 +18,12 @@ SYNTAX = declare(
     "lists are themselves",
     fix="for example --arg a=float32[256,512] --arg n=128 --arg dtype=bfloat16",
 )
+GRID = declare(
+    "nki.check_grid",
+    "The launch grid to check a kernel on cannot be read.",
+    rule="a grid is one or more whole numbers from 1 on, what stands in kernel[...] in a script",
+    fix="write 2 or 4,2",
+)
 MISSING = declare(
     "nki.check_missing",
     "A kernel cannot be checked because some of its arguments are not known.",
@@ -60,7 +66,7 @@ def read_grid(text: str) -> tuple[int, ...]:
     """The launch grid written as `2` or `4,2`; () for an empty text, UsageError for another."""
     sizes = [part.strip() for part in text.split(",")] if text.strip() else []
     if not all(part.isdigit() and int(part) for part in sizes):
-        raise UsageError(f"cannot read the launch grid {text!r}", code=SYNTAX, fix="write 2 or 4,2")
+        raise UsageError(f"cannot read the launch grid {text!r}", code=GRID)
     return tuple(int(part) for part in sizes)
 
 

@@ -91,6 +91,24 @@ def test_files_and_names_that_do_not_exist(opentrn, kernels, script):
     assert "defines no kernel" in done.err
     done = opentrn("check", f"{kernels}:good", "--arg", "a=float32[", "--json")
     assert (done.status, json.loads(done.err)["code"]) == (2, "nki.check_argument")
+    for grid in ("x", "0", "2,0", "-1", "1.5"):
+        done = opentrn("check", f"{kernels}:good", *ARG, "--cores", grid, "--json")
+        assert (done.status, json.loads(done.err)["code"]) == (2, "nki.check_grid")
+
+
+def test_a_name_nothing_is_like_tells_what_the_file_defines(opentrn, script):
+    path = script("import math
+
+def build():
+    pass
+
+class Net:
+    pass
+", "model.py")
+    assert "fix   it defines build, Net" in opentrn("compile", f"{path}:zzz").err
+    path = script("x = 1
+", "nothing_in_it.py")
+    assert "fix   define it at the top level" in opentrn("compile", f"{path}:zzz").err
 
 
 def test_a_file_inside_a_package_may_import_its_neighbours(opentrn, script, tmp_path):
