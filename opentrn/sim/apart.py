@@ -27,8 +27,8 @@ def together(program: Program, letters: Letters) -> Together | None:
     unchanging = np.array([id(buffer) for buffer in fixed], np.int64)
     at, place, address = [], [], []
     for k in range(len(letters.place)):
-        rows = np.flatnonzero(letters.hbm[k][letters.form])
-        buffer, form = letters.buffer[k, rows], letters.form[rows]
+        rows = np.flatnonzero(letters.hbm[k][letters.form][letters.letter])
+        buffer, form = letters.buffer[k, rows], letters.form_of(rows)
         changing = ~np.isin(buffer, unchanging)
         if letters.writes[k][form[~changing]].any():
             return None
@@ -51,10 +51,10 @@ def together(program: Program, letters: Letters) -> Together | None:
 def _apart(views: list[View]) -> bool:
     """Whether no two views of a buffer are seen to share a byte."""
     kinds: dict[tuple, int] = {}
-    looks = [(view.steps, view.dtype) for view in views]
+    looks = [(view.steps, id(view.dtype)) for view in views]
     number = np.array([kinds.setdefault(look, len(kinds)) for look in looks], np.int64)
-    regions = _regions(views, number, len(kinds))
-    low = np.array([view.offset * view.dtype.itemsize for view in views], np.int64)
+    regions, sizes = _regions(views, number, len(kinds))
+    low = np.array([view.offset for view in views], np.int64) * sizes[number]
     low += np.array([region[0] for region in regions], np.int64)[number]
     high = low + np.array([region[1] for region in regions], np.int64)[number]
     if _follow(low, high):
@@ -68,14 +68,17 @@ def _apart(views: list[View]) -> bool:
     return _boxes_apart(row, -(-high // pitch), left, right)
 
 
-def _regions(views: list[View], number: np.ndarray, count: int) -> list[tuple]:
-    """Of each kind of view: first byte from its offset on, bytes to the last, run, strides."""
-    found = []
+def _regions(views: list[View], number: np.ndarray, count: int) -> tuple[list, np.ndarray]:
+    """Of each kind of view: first byte from its offset on, bytes to the last, run, strides; and the
+    bytes of an element.
+    """
+    found, sizes = [], []
     for at in np.unique(number, return_index=True)[1][:count].tolist():
         view = views[at]
         _, _, _, low, high, run, dims = view._region
+        sizes.append(view.dtype.itemsize)
         found.append((low - view.offset * view.dtype.itemsize, high - low, run, dims))
-    return found
+    return found, np.array(sizes, np.int64)
 
 
 def _pitch(buffer: Buffer, regions: list[tuple]) -> int:

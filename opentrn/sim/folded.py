@@ -68,15 +68,19 @@ class StraightFlow(Flow):
         return np.arange(len(self), dtype=np.int32)
 
 
-def folded(program: Program, chip, share: float) -> tuple[Placement, Flow] | None:
-    """As `place` and `dependencies`; None where that would not save a `share` of the program."""
-    letters = letters_of(program)
+def folded(program: Program, chip, share: float, fast: bool = False
+           ) -> tuple[Placement, Flow] | None:  # fmt: skip
+    """As `place` and `dependencies`; None where that would not save a `share` of the program.
+
+    `fast`: the program is read by compiled code.
+    """
+    letters = letters_of(program, fast)
     found = None if letters is None else _turns(program, letters, share)
     if found is None:
         return None
     turns, tensors = found
     rows = [row_of(form, chip) for form in letters.forms]
-    least = max(share * len(letters.form), 1)
+    least = max(share * len(letters.letter), 1)
     while sum((one.high - one.low) * one.length for one in turns) >= least:
         loose = _loose(program, letters, turns)
         if loose is None:
@@ -154,11 +158,11 @@ def _loose(program: Program, letters: Letters, turns: list[Turns]) -> list[Loose
 
 def _around(letters: Letters, turns: list[Turns]) -> list[np.ndarray]:
     """The accesses to tiles on chip outside of the turns, and the loose ones inside."""
-    outside = np.ones(len(letters.form), bool)
+    outside = np.ones(len(letters.letter), bool)
     for one in turns:
         outside[one.begin : one.end] = False
     rows, parts = np.flatnonzero(outside), [one.loose for one in turns]
-    form = letters.form[rows]
+    form = letters.form_of(rows)
     for k in range(len(letters.place)):
         chip = (letters.place[k][form] >= 0) & ~letters.hbm[k][form]
         parts.append((rows[chip], letters.place[k][form[chip]], letters.buffer[k, rows[chip]]))

@@ -6,26 +6,25 @@ Loops that were unrolled show as letters that repeat (`sim.recur`).  Found for a
 once, from words of memory (`sim.words`).
 """
 
-from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from opentrn.isa import Instruction, Program
 from opentrn.sim.accesses import places_of
-from opentrn.sim.words import Layout, addresses, layout, memory
+from opentrn.sim.words import Layout, layout, listed, memory
 
 _AT_ONCE = 1 << 14  # instructions; their columns stay in the processor's cache
-_ODD = np.uint64(0x9E3779B97F4A7C15)
+_SHARE = 4  # where more than one in so many instructions is a letter of its own, little repeats
+ODD = 0x9E3779B97F4A7C15
+SHIFT = 29
 
 
 class Letters(NamedTuple):
-    """Instruction i has form `forms[form[i]]` (numbered by first use); its access k is operand
-    `place[k, form[i]]` (-1: it has fewer), written where `writes`, in HBM where `hbm`; reads first.
+    """Instruction i is `letter[i]`, numbered by first use, of form `forms[form[letter[i]]]`.
 
-    `way[k, i]` tells ways of looking at tiles on chip from each other (0: in HBM, or none),
-    `buffer[k, i]` is the address of the buffer object.  `letter` mixes form and ways into one
-    number: different numbers are different letters, equal ones have to be looked at.
+    Access k of a form is operand `place[k, form]` (-1: it has fewer), written where `writes`, in
+    HBM where `hbm`; reads come first.  `buffer[k, i]` is the address of the buffer object.
     """
 
     forms: list
@@ -34,137 +33,196 @@ class Letters(NamedTuple):
     hbm: np.ndarray
     form: np.ndarray
     letter: np.ndarray
-    way: np.ndarray
     buffer: np.ndarray
 
+    def form_of(self, rows: Any) -> np.ndarray:
+        """The forms of instructions."""
+        return self.form[self.letter[rows]]
 
-class _Forms:
-    """Forms by their addresses, and where each has its accesses."""
+
+class Known:
+    """The forms and letters seen so far.
+
+    `places`, `writes` and `hbm` are as in `Letters`; letter n has form `form[n]`, ways of looking
+    `way[n]` (0: in HBM, or none) and the number `mixed[n]`, made of both.  There is room for more.
+    """
 
     def __init__(self):
         self.forms: list = []
-        self.known = np.zeros(0, np.int64)
-        self.number = np.zeros(0, np.int64)
-        self.place, self.writes, self.hbm = [], [], []
+        self.lists: list[tuple[list, list, list]] = []
+        self.place = self.writes = self.hbm = np.zeros((0, 0), np.int64)
+        self.count = 0
+        self.mixed, self.form = np.zeros(0, np.uint64), np.zeros(0, np.int32)
+        self.way = np.zeros((0, 0), np.int64)
 
-    def numbers(self, found: np.ndarray, body: list, first: int) -> np.ndarray | None:
-        """The numbers of forms at these addresses; None where one is out of the ordinary."""
-        at = np.searchsorted(self.known, found)
-        np.minimum(at, max(len(self.known) - 1, 0), out=at)
-        new = np.flatnonzero(self.known[at] != found) if len(self.known) else np.arange(len(found))
-        if not len(new):
-            return self.number[at]
-        for n in new[np.sort(np.unique(found[new], return_index=True)[1])].tolist():
-            if not self.add(body[first + n].form):
-                return None
-        order = sorted(range(len(self.forms)), key=lambda n: id(self.forms[n]))
-        self.known = np.array([id(self.forms[n]) for n in order], np.int64)
-        self.number = np.array(order, np.int64)
-        return self.numbers(found, body, first)
-
-    def add(self, form: Any) -> bool:
+    def add_form(self, form: Any) -> bool:
         """One more form; False where it uses registers or the cores meet in it."""
         places = places_of(form)
         if places is None or form.meets:
             return False
         reads, writes = places
         self.forms.append(form)
-        self.place.append(reads + writes)
-        self.writes.append([False] * len(reads) + [True] * len(writes))
-        self.hbm.append([form.given[n].space == "hbm" for n in reads + writes])
+        spaces = [form.given[n].space for n in reads + writes]
+        written = [False] * len(reads) + [True] * len(writes)
+        self.lists.append((reads + writes, written, [space == "hbm" for space in spaces]))
+        self.place = self._table(0, -1, np.int64)
+        self.writes, self.hbm = self._table(1, False, bool), self._table(2, False, bool)
+        self.room(self.count)
         return True
 
-    def table(self, name: str, rest: Any, kind: type) -> np.ndarray:
-        """A list of lists as (access, form)."""
-        lists = getattr(self, name)
-        most = max(map(len, lists), default=0)
+    def _table(self, which: int, rest: Any, kind: type) -> np.ndarray:
+        """Lists of all forms as (access, form)."""
+        lists = [own[which] for own in self.lists]
+        most = max(map(len, lists))
         padded = [own + [rest] * (most - len(own)) for own in lists]
         return np.array(padded, kind).reshape(len(lists), most).T.copy()
 
+    def room(self, letters: int) -> None:
+        """Have room for so many letters, and for the accesses of all forms."""
+        size = max(len(self.mixed), letters)
+        self.mixed, self.form = (_widened(own, size) for own in (self.mixed, self.form))
+        way = np.zeros((size, len(self.place)), np.int64)
+        way[: len(self.way), : self.way.shape[1]] = self.way
+        self.way = way
 
-def letters_of(program: Program) -> Letters | None:
+
+def _widened(column: np.ndarray, size: int) -> np.ndarray:
+    made = np.zeros(size, column.dtype)
+    made[: len(column)] = column
+    return made
+
+
+class Columns:
+    """`letter` and `buffer` of `Letters` in the making."""
+
+    def __init__(self, count: int):
+        self.letter = np.empty(count, np.int32)
+        self.buffer = np.zeros((0, count), np.int64)
+
+    def widen(self, accesses: int) -> None:
+        """Have room for so many accesses of an instruction."""
+        more = accesses - len(self.buffer)
+        if more > 0:
+            rest = np.zeros((more, len(self.letter)), np.int64)
+            self.buffer = np.vstack((self.buffer, rest))
+
+
+def letters_of(program: Program, fast: bool = False) -> Letters | None:
     """The letters of a program; None where it has device loops, registers, runtime indices,
-    explicit waits, meetings of cores, or objects cannot be read as words.
+    explicit waits, meetings of cores, where objects cannot be read as words, or little repeats.
+
+    `fast`: by compiled code.
     """
-    where, body, forms = layout(), program.body, _Forms()
-    if where is None:
+    where, body, known = layout(), program.body, Known()
+    if where is None or not body:
         return None
-    source, parts = iter(body), []
-    for first in range(0, len(body), _AT_ONCE):
-        objects = np.fromiter(islice(source, _AT_ONCE), object)
-        part = _Part(where, forms).read(objects, body, first)
-        if part is None:
-            return None
-        parts.append(part)
-    if not parts:
+    columns, read = Columns(len(body)), read_plainly
+    if fast:
+        from opentrn.sim.letters_fast import read
+    if not read(where, known, body, columns):
         return None
-    most = max(len(part[2]) for part in parts)
-    form, letter = (np.concatenate([part[n] for part in parts]) for n in range(2))
-    way, buffer = (_joined([part[n] for part in parts], most) for n in (2, 3))
-    return Letters(forms.forms, forms.table("place", -1, np.int64),
-                   forms.table("writes", False, bool), forms.table("hbm", False, bool),
-                   form, letter, way, buffer)  # fmt: skip
+    return Letters(known.forms, known.place, known.writes, known.hbm, known.form[: known.count],
+                   columns.letter, columns.buffer)  # fmt: skip
 
 
-def _joined(columns: list[np.ndarray], most: int) -> np.ndarray:
-    """Columns of all parts side by side, each with `most` rows."""
-    found = np.zeros((most, sum(part.shape[1] for part in columns)), np.int64)
-    at = 0
-    for part in columns:
-        found[: len(part), at : at + part.shape[1]] = part
-        at += part.shape[1]
-    return found
+def too_many(letters: int, instructions: int) -> bool:
+    """Whether too many of so many instructions are letters of their own."""
+    return _SHARE * letters > instructions + 4 * _AT_ONCE
 
 
-class _Part:
-    """Some instructions that follow each other."""
+def read_plainly(where: Layout, known: Known, body: list, columns: Columns) -> bool:
+    """Read all instructions; False for what is not known here."""
+    reader = _Reader(where, known, body, columns)
+    return all(reader.read(slice(first, min(first + _AT_ONCE, len(body))))
+               for first in range(0, len(body), _AT_ONCE))  # fmt: skip
 
-    def __init__(self, where: Layout, forms: _Forms):
-        self.where, self.forms = where, forms
 
-    def read(self, objects: np.ndarray, body: list, first: int) -> tuple | None:
-        """(form, letter, way, buffer) of these instructions; None for what is not known here."""
-        where, words = self.where, memory()
-        at = (addresses(objects) >> 3) - 1
-        kinds, waits = words[at + where.type], words[at + where.after]
-        if (kinds != id(Instruction)).any() or (waits != id(())).any():
-            return None
+class _Reader:
+    """Reads some instructions at once."""
+
+    def __init__(self, where: Layout, known: Known, body: list, columns: Columns):
+        self.where, self.known, self.body, self.columns = where, known, body, columns
+        self.address = listed(body, where)
+        self.forms, self.letters = (_Sorted(kind) for kind in (np.int64, np.uint64))
+
+    def read(self, part: slice) -> bool:
+        """Read a part; False for what is not known here."""
+        where, words, known = self.where, memory(), self.known
+        at = (self.address[part] >> 3) - 1
+        plain = (words[at + where.type] == id(Instruction)) & (words[at + where.after] == id(()))
+        if not plain.all():
+            return False
         address = words[at + where.form]
-        form = self.forms.numbers(address, body, first)
-        if form is None:
-            return None
-        items = (words[at + where.operands] >> 3) - 1 + where.items
-        letter = address.astype(np.uint64) * _ODD
-        place, hbm = self.forms.table("place", -1, np.int64), self.forms.table("hbm", False, bool)
-        way, buffer = np.zeros((2, len(place), len(form)), np.int64)
-        for k in range(len(place)):
-            own = place[k][form]
-            some = slice(None) if (place[k] >= 0).all() else np.flatnonzero(own >= 0)
-            if not len(own[some]):
-                continue
+        form, new = self.forms.numbers(address)
+        if not all(known.add_form(self.body[part.start + n].form) for n in new):
+            return False
+        self.columns.widen(len(known.place))
+        mixed = address.astype(np.uint64) * np.uint64(ODD)
+        way = self.look((words[at + where.operands] >> 3) - 1 + where.items, form, part, mixed)
+        return way is not None and self.name(mixed, form, way, part)
+
+    def name(self, mixed: np.ndarray, form: np.ndarray, way: np.ndarray, part: slice) -> bool:
+        """Number the letters; False where there are too many, or two have one mixed number."""
+        known = self.known
+        letter, new = self.letters.numbers(mixed)
+        known.room(known.count + len(new))
+        own = slice(known.count, known.count + len(new))
+        known.mixed[own], known.form[own] = mixed[new], form[new]
+        known.way[own, : len(way)] = way[:, new].T
+        known.count += len(new)
+        self.columns.letter[part] = letter
+        if too_many(known.count, part.stop) or (known.form[letter] != form).any():
+            return False
+        return all((known.way[letter, k] == own).all() for k, own in enumerate(way))
+
+    def look(self, items, form: np.ndarray, part: slice, mixed: np.ndarray) -> np.ndarray | None:
+        """The ways of looking, which are mixed in; None with a runtime index.  Notes buffers."""
+        where, words, known = self.where, memory(), self.known
+        way = np.zeros((len(known.place), len(form)), np.int64)
+        for k, place in enumerate(known.place):
+            own = place[form]
+            some = slice(None) if (place >= 0).all() else np.flatnonzero(own >= 0)
             view = (words[items[some] + own[some]] >> 3) - 1
             if (words[view + where.index] != id(None)).any():
                 return None
-            buffer[k][some] = words[view + where.buffer]
-            here = ~hbm[k][form[some]]
-            way[k][some] = np.where(here, self.ways(view, here, (some, own), body, first), 0)
-            letter ^= way[k].astype(np.uint64)
-            letter *= _ODD
-            letter ^= letter >> np.uint64(29)
-        return form.astype(np.int32), letter, way, buffer
+            self.columns.buffer[k, part][some] = words[view + where.buffer]
+            chip = ~known.hbm[k][form[some]]
+            found = words[view + where.facts]
+            if (found[chip] == 0).any():
+                self.ask(np.arange(len(form))[some][chip & (found == 0)], own, part.start)
+                found = words[view + where.facts]
+            way[k][some] = found * chip
+            number = (mixed[some] ^ way[k][some].astype(np.uint64)) * np.uint64(ODD)
+            mixed[some] = number ^ number >> np.uint64(SHIFT)
+        return way
 
-    def ways(self, view: np.ndarray, here: np.ndarray, of: tuple, body: list, first: int):
-        """What is known of each view's way of looking; asked for where nobody has asked yet."""
-        at = view + self.where.facts
-        found = memory()[at]
-        missing = np.flatnonzero((found == 0) & here)
-        if len(missing):
-            some, own = of
-            row = np.arange(len(own))[some][missing]
-            for n, place in zip(row.tolist(), own[row].tolist(), strict=True):
-                body[first + n].operands[place]._facts  # noqa: B018  once, it stands in its slot
-            found = memory()[at]
-        return found
+    def ask(self, rows: np.ndarray, place: np.ndarray, first: int) -> None:
+        """Ask views for their ways of looking, where nobody has: then they are in their slots."""
+        for n in rows.tolist():
+            self.body[first + n].operands[place[n]]._facts  # noqa: B018
 
 
-__all__ = ["Letters", "letters_of"]
+class _Sorted:
+    """Numbers for keys in the order of their first use, where there are few different ones."""
+
+    def __init__(self, kind: type):
+        self.keys, self.number = np.zeros(0, kind), np.zeros(0, np.int64)
+
+    def numbers(self, keys: np.ndarray) -> tuple[np.ndarray, list[int]]:
+        """The number of each key, and the places of those that are new, in order."""
+        if len(self.keys):
+            at = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
+            unknown = np.flatnonzero(self.keys[at] != keys)
+        else:
+            at, unknown = np.zeros(len(keys), np.int64), np.arange(len(keys))
+        if not len(unknown):
+            return self.number[at], []
+        new = unknown[np.sort(np.unique(keys[unknown], return_index=True)[1])]
+        every = np.concatenate((self.keys, keys[new]))
+        number = np.concatenate((self.number, len(self.number) + np.arange(len(new))))
+        order = np.argsort(every)
+        self.keys, self.number = every[order], number[order]
+        return self.number[np.searchsorted(self.keys, keys)], new.tolist()
+
+
+__all__ = ["Columns", "Known", "Letters", "letters_of", "too_many"]

@@ -77,7 +77,7 @@ class Search(Finder):
     def through(self, begin: int, end: int) -> None:
         """Instruction by instruction."""
         body, uses = self.program.body, self.uses
-        for number, form in enumerate(self.letters.form[begin:end].tolist(), begin):
+        for number, form in enumerate(self.letters.form_of(slice(begin, end)).tolist(), begin):
             stream, reads, writes, banks = uses[form]
             if not reads and not writes:
                 continue

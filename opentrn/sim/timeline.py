@@ -142,7 +142,7 @@ def _placed(program: Program, chip, counts: tuple, fast: bool | None) -> tuple[P
     """`place` and `dependencies`, of repetitions as far as they are all alike."""
     compiled = _compiled(len(program.body), fast)
     if len(program.body) >= _WORTH_FOLDING:
-        found = folded(program, chip, _SAVED[compiled])
+        found = folded(program, chip, _SAVED[compiled], compiled)
         if found is not None:
             return found
     if compiled:

@@ -70,8 +70,8 @@ class Turns(NamedTuple):
 
 
 class _Slots(NamedTuple):
-    """The accesses to tiles on chip in each turn: instruction and operand of a turn's, and the
-    buffer of each, by turn."""
+    """The accesses to tiles on chip in each turn: instruction and operand of a turn's, and for each
+    its buffers, turn by turn."""
 
     at: np.ndarray
     place: np.ndarray
@@ -81,9 +81,6 @@ class _Slots(NamedTuple):
 def turns_of(letters: Letters, span: Span) -> Turns | None:
     """The turns of a span, several of its turns being one where tiles are used in turns."""
     begin, length = span.begin, span.length
-    for column in (letters.form[None], letters.way):
-        if (column[:, begin : span.end - length] != column[:, begin + length : span.end]).any():
-            return None
     for multiple in range(1, _MULTIPLES + 1):
         found = _turns(letters, Span(begin, length * multiple, span.count // multiple))
         if found is not None:
@@ -109,7 +106,7 @@ def _turns(letters: Letters, span: Span) -> Turns | None:
     low = max(1, int(back.max(initial=0)))
     high = span.count - low
     own = np.flatnonzero((back == 0) & ~shared & (of == np.arange(len(of))))
-    fresh = slots.buffer[low:high, own]
+    fresh = slots.buffer[own, low:high].T
     order = _in_order(made, fresh)
     if order is None:
         return None
@@ -118,14 +115,14 @@ def _turns(letters: Letters, span: Span) -> Turns | None:
 
 
 def _slots(letters: Letters, span: Span) -> _Slots:
-    form = letters.form[span.begin : span.begin + span.length]
+    form = letters.form_of(slice(span.begin, span.begin + span.length))
     chip = (letters.place[:, form] >= 0) & ~letters.hbm[:, form]
     at, access = np.nonzero(chip.T)
-    buffer = np.empty((span.count, len(at)), np.int64)
+    buffer = np.empty((len(at), span.count), np.int64)
     for k in range(len(chip)):
         own = np.flatnonzero(access == k)
         turns = letters.buffer[k, span.begin : span.end].reshape(span.count, span.length)
-        buffer[:, own] = turns[:, at[own]]
+        buffer[own] = turns.T[at[own]]
     return _Slots(at, letters.place[access, form[at]], buffer)
 
 
@@ -136,7 +133,7 @@ def _parting(slots: _Slots, span: Span) -> int:
     """
     middle, uses = span.count // 2, {}
     for turn in range(middle - _BACK, middle + _BACK + 1):
-        for at, buffer in zip(slots.at.tolist(), slots.buffer[turn].tolist(), strict=True):
+        for at, buffer in zip(slots.at.tolist(), slots.buffer[:, turn].tolist(), strict=True):
             uses.setdefault(buffer, []).append((turn - middle) * span.length + at)
     crossed = np.zeros(span.length, np.int64)
     for used in uses.values():
@@ -150,12 +147,13 @@ def _origins(slots: _Slots) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
     """For each access of a turn: how many turns before its tile was made, by which access, and
     whether it is shared instead.  As one turn in the middle has it.
     """
-    middle, count = len(slots.buffer) // 2, slots.buffer.shape[1]
-    shared = slots.buffer[middle] == slots.buffer[middle - 1]
+    count, turns = slots.buffer.shape
+    middle = turns // 2
+    shared = slots.buffer[:, middle] == slots.buffer[:, middle - 1]
     back, of = np.zeros(count, np.int64), np.arange(count)
     known: dict[int, tuple[int, int]] = {}
     for turn in range(_BACK + 1, -1, -1):
-        for n, buffer in enumerate(slots.buffer[middle - turn].tolist()):
+        for n, buffer in enumerate(slots.buffer[:, middle - turn].tolist()):
             made = known.setdefault(buffer, (turn, n))
             if not turn:
                 back[n], of[n] = made
@@ -167,9 +165,9 @@ def _origins(slots: _Slots) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
 def _holds(slots: _Slots, back: np.ndarray, of: np.ndarray, shared: np.ndarray) -> bool:
     """Whether every turn is like that one."""
     for n in range(len(of)):
-        own = slots.buffer[:, n]
+        own = slots.buffer[n]
         before = int(shared[n]) or int(back[n])
-        other = own if shared[n] else slots.buffer[:, of[n]]
+        other = own if shared[n] else slots.buffer[of[n]]
         if (of[n] != n or before) and (own[before:] != other[: len(own) - before]).any():
             return False
     return True
@@ -214,7 +212,7 @@ def _loose(slots: _Slots, span: Span, low: int, high: int, back, shared) -> Any:
         which += [n] * len(own)
     turn, n = np.array(turns, np.int64), np.array(which, np.int64)
     at = span.begin + turn * span.length + slots.at[n]
-    return at, slots.place[n], slots.buffer[turn, n]
+    return at, slots.place[n], slots.buffer[n, turn]
 
 
 __all__ = ["Made", "Restless", "Turns", "turns_of"]

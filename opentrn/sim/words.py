@@ -19,6 +19,7 @@ from opentrn.isa import Buffer, Instruction, View
 _WORD = 8
 _PROBE = 123_456_789  # an integer that nothing else is likely to hold
 _LOW = 0xFFFFFFFF
+_SMALL = 1 << 20
 
 
 class Layout(NamedTuple):
@@ -35,6 +36,7 @@ class Layout(NamedTuple):
     address: int
     number: int
     digits: int
+    listed: int
 
 
 @cache
@@ -59,7 +61,7 @@ def layout() -> Layout | None:
     items = _place(pair, tuple.__basicsize__ + _WORD, item)
     kinds = {_place(x, c.__basicsize__, c) for x, c in ((Instruction.__new__(Instruction),
              Instruction), (pair, tuple))}  # fmt: skip
-    found = (*kinds, *one, items, *view, *buffer, _digits())
+    found = (*kinds, *one, items, *view, *buffer, _digits(), _listed())
     return None if len(kinds) != 1 or None in found else Layout(*found)
 
 
@@ -89,10 +91,29 @@ def _digits() -> int | None:
     return at[0] if len(at) == 1 else None
 
 
+def _listed() -> int | None:
+    """The word of a list that says where its items are."""
+    made = [object() for _ in range(7)]
+    begin, found = id(made) // _WORD - 1, []
+    words = memory()[begin : begin + list.__basicsize__ // _WORD].tolist()
+    for n, word in enumerate(words):
+        # Counts are small numbers; of what is left only the type is no place of items.
+        if word > _SMALL and word % _WORD == 0 and word != id(list):
+            at = word // _WORD - 1
+            found += [n] * (memory()[at : at + len(made)].tolist() == list(map(id, made)))
+    return found[0] if len(found) == 1 else None
+
+
 def addresses(objects: np.ndarray) -> np.ndarray:
     """Where the objects of an array are; only as long as the array is kept."""
     pointers = (ctypes.c_int64 * len(objects)).from_address(objects.ctypes.data)
     return np.frombuffer(pointers, np.int64)
 
 
-__all__ = ["Layout", "addresses", "layout", "memory"]
+def listed(objects: list, where: Layout) -> np.ndarray:
+    """Where the objects of a list are; only as long as the list stays as it is."""
+    begin = int(memory()[id(objects) // _WORD - 1 + where.listed]) // _WORD - 1
+    return memory()[begin : begin + len(objects)]
+
+
+__all__ = ["Layout", "addresses", "layout", "listed", "memory"]

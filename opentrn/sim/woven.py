@@ -32,7 +32,7 @@ def woven(letters: Letters, rows: list[Row], turns: list[Turns], searches: list[
         repeats.append(Repeat(these.at(start), size * these.length, count))
         loom.turns(these, laps, start + count * size, these.high)
         at = these.at(these.high)
-    loom.plain(at, len(letters.form))
+    loom.plain(at, len(letters.letter))
     return loom.parts, rows, tuple(repeats)
 
 
@@ -40,7 +40,7 @@ class _Loom:
     """Parts in the making."""
 
     def __init__(self, letters: Letters, rows: list[Row], searches: list[Search]):
-        self.form, self.parts = letters.form, []
+        self.letters, self.parts = letters, []
         self.streams = np.array([row.stream for row in rows], np.int64)
         self.columns = [search.columns() for search in searches]
 
@@ -75,8 +75,9 @@ class _Loom:
         consumer, code = self.pruned(consumer, code)
         bank_at, bits = (np.concatenate(column) for column in zip(*banks, strict=True))
         edges = np.bincount(consumer - begin, minlength=end - begin).astype(np.int32)
-        self.parts.append(Part(begin, [], np.zeros(0, np.int32), self.form[begin:end], edges,
-                               code, bank_at, bits))  # fmt: skip
+        row = self.letters.form_of(slice(begin, end))
+        nothing = np.zeros(0, np.int32)  # a `StraightFlow` has the body and its positions
+        self.parts.append(Part(begin, [], nothing, row, edges, code, bank_at, bits))
 
     def again(self, times: int, fixed: int) -> None:
         """The last part, so many times more."""
@@ -95,7 +96,7 @@ class _Loom:
         if not len(code):
             return consumer, code
         producer, kind = code >> 2, code & 3
-        stream = self.streams[self.form[producer]]
+        stream = self.streams[self.letters.form_of(producer)]
         group = np.where(stream < _N, stream, _N + producer)
         order = np.lexsort((code, group, kind, consumer))
         key = np.stack((consumer, kind, group))[:, order]

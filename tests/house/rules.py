@@ -57,7 +57,8 @@ HEAVY_PACKAGES = {
 }  # fmt: skip
 # The compiled twin of a plain module; nothing imports it unless its package is installed.
 NUMBA_TWINS = (
-    "sim/accesses_fast.py", "sim/place_fast.py", "sim/regions_fast.py", "sim/timing_fast.py",
+    "sim/accesses_fast.py", "sim/letters_fast.py", "sim/place_fast.py", "sim/regions_fast.py",
+    "sim/timing_fast.py",
     "sim/waits_fast.py", "isa/scan_fast.py",
 )  # fmt: skip
 DRAWERS = {"utils", "util", "common", "core", "helpers", "helper", "manager", "managers", "misc"}

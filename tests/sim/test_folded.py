@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from opentrn.base import CapacityError, float32
 from opentrn.isa import engine as engines
-from opentrn.isa import view_of
+from opentrn.isa import View, view_of
 from opentrn.sim import folded, repeats, timeline, words
 from opentrn.sim.depend import dependencies
 from opentrn.sim.flatten import coded_of
+from opentrn.sim.letters import letters_of
 from opentrn.sim.letters import letters_of
 from opentrn.sim.place import place
 from opentrn.sim.recur import Span, spans
@@ -188,6 +189,24 @@ def test_many_of_those_are_really_folded(mutations):
         made = Unrolled(seed)
         done += check(made.program(made.rng.randrange(100, 250), mutations), Small(1536))
     assert done >= 20
+
+
+@given(st.integers(0, 10**9))
+@settings(max_examples=30, deadline=None)
+def test_compiled_code_reads_the_same_letters(seed):
+    pytest.importorskip("numba", reason="the extra `fast` is not installed")
+    made = Unrolled(seed)
+    program = made.program(made.rng.randrange(4, 250), 2)
+    fast, plain = letters_of(program, fast=True), letters_of(program)
+    assert fast.forms == plain.forms
+    for name in ("place", "writes", "hbm", "form", "letter", "buffer"):
+        assert np.array_equal(getattr(fast, name), getattr(plain, name)), name
+    asked: dict = {}
+    for one, letter in zip(program.body, plain.letter.tolist(), strict=True):
+        chip = [v for v in one.operands if isinstance(v, View) and v.buffer.on_chip]
+        looks = one.form, tuple((v.buffer.sort, v.offset, v.steps, v.dtype) for v in chip)
+        assert asked.setdefault(looks, letter) == letter
+    assert len(asked) == len(plain.form)
 
 
 # ---------------------------------------------------------------------- by hand

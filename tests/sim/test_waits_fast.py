@@ -136,6 +136,16 @@ def test_a_slot_that_cannot_be_told_from_another_is_not_read():
     assert _place((item, 7), tuple.__basicsize__ + 16, object()) is None
 
 
+def test_the_items_of_a_list_and_the_value_of_an_integer_are_where_they_are_read():
+    from opentrn.sim.words import layout, listed, memory
+
+    where, objects = layout(), [object() for _ in range(5)]
+    assert listed(objects, where).tolist() == [id(one) for one in objects]
+    for value in (1000, 77_777_777, 2**30 - 1):
+        word = int(memory()[id(value) // 8 - 1 + where.digits])
+        assert word & 0xFFFFFFFF == value
+
+
 def test_what_the_table_does_not_know_is_left_to_the_plain_search():
     w = Writer()
     a = w.buffer("sbuf", (128, 64))
