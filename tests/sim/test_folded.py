@@ -8,12 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opentrn.base import CapacityError, float32
-from opentrn.isa import engine as engines
 from opentrn.isa import View, view_of
+from opentrn.isa import engine as engines
 from opentrn.sim import folded, repeats, timeline, words
 from opentrn.sim.depend import dependencies
 from opentrn.sim.flatten import coded_of
-from opentrn.sim.letters import letters_of
 from opentrn.sim.letters import letters_of
 from opentrn.sim.place import place
 from opentrn.sim.recur import Span, spans
