@@ -97,17 +97,9 @@ def test_files_and_names_that_do_not_exist(opentrn, kernels, script):
 
 
 def test_a_name_nothing_is_like_tells_what_the_file_defines(opentrn, script):
-    path = script("import math
-
-def build():
-    pass
-
-class Net:
-    pass
-", "model.py")
+    path = script("import math\n\ndef build():\n    pass\n\nclass Net:\n    pass\n", "model.py")
     assert "fix   it defines build, Net" in opentrn("compile", f"{path}:zzz").err
-    path = script("x = 1
-", "nothing_in_it.py")
+    path = script("x = 1\n", "nothing_in_it.py")
     assert "fix   define it at the top level" in opentrn("compile", f"{path}:zzz").err
 
 
@@ -116,8 +108,9 @@ def test_a_file_inside_a_package_may_import_its_neighbours(opentrn, script, tmp_
     script("", "mypkg/__init__.py")
     script("def width():\n    return 512\n", "mypkg/sizes.py")
     text = KERNELS.replace("import nki\n", "import nki\nfrom .sizes import width\n", 1)
-    path = script(text.replace('print("loaded")', "example_inputs = ('float32[4,4]',)"),
-                  "mypkg/kernels.py")
+    path = script(
+        text.replace('print("loaded")', "example_inputs = ('float32[4,4]',)"), "mypkg/kernels.py"
+    )
     done = opentrn("check", f"{path}:good")
     assert done.out.startswith("good on trn2: clean"), done.err
     assert done.status == 0
