@@ -138,15 +138,20 @@ def _plain(value: Any, dimension: str, path: str, at: Where | None) -> int | flo
     return value if dimension in _WHOLE else float(value)
 
 
+def _bare(path: str, value: Any, dimension: str, at: Where | None) -> TrnError:
+    what = f"{path} = {value!r} has no unit; it is measured in {dimension}"
+    return _refuse(what, "bare", at, fix=_units(dimension))
+
+
 def _quantity(value: Any, dimension: str, path: str, at: Where | None) -> int | float:
     if not isinstance(value, str):
-        raise _refuse(f"{path} = {value!r} has no unit; it is measured in {dimension}", "bare", at)
+        raise _bare(path, value, dimension, at)
     try:
         found = units.parse(value)
     except TrnError as error:
         raise _refuse(f"{path} = {error.what}", "unit", at, fix=_units(dimension)) from None
     if found.dimension == "1" and not value.strip().endswith("%"):
-        raise _refuse(f"{path} = {value!r} has no unit; it is measured in {dimension}", "bare", at)
+        raise _bare(path, value, dimension, at)
     if found.dimension != dimension:
         raise _refuse(
             f"{path} = {value!r} is measured in {found.dimension}, wanted {dimension}",

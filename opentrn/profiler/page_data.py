@@ -219,7 +219,7 @@ def _roofline(profile: Profile) -> dict[str, Any]:
     return {
         "dtype": dtype,
         "peaks": {name: float(value) for name, value in roofs.items()},
-        "bandwidth": float(chip.hbm_bandwidth / chip.cores),
+        "bandwidth": float(roofline(0.0, 1.0, chip, dtype, cores=1).bandwidth),
         "dma": float(chip.dma.engines * chip.dma.engine_rate),
         "flops": flops,
         "bytes": hbm,

@@ -84,7 +84,7 @@ def _engines(summary: Summary) -> Iterator[str]:
 def _facts(summary: Summary) -> Iterator[str]:
     get = summary.flat().get
     facts = {
-        "arithmetic": f"{flops_text(get('model_flops'), 'FLOP')}: MFU "
+        "arithmetic": f"{flops_text(get('model_flops'), 'FLOP')} on the Tensor Engine: MFU "
         f"{get('mfu_estimated_percent'):.1f} %, HFU {get('hfu_estimated_percent'):.1f} %, "
         f"{flops_text(get('transpose_flops'), 'FLOP')} of transposes",
         "roofline": _roofline(summary),
@@ -112,6 +112,9 @@ def _roofline(summary: Summary) -> str:
     intensity, ridge = get("mm_arithmetic_intensity"), get("peak_flops_bandwidth_ratio")
     if intensity is None:
         return f"no HBM traffic; the ridge is at {ridge:,.0f} FLOP/B"
+    if not intensity:
+        least, share = seconds_text(get("roofline_time")), get("roofline_percent")
+        return f"no matrix products; HBM traffic takes at least {least}, {share:.0f} % of this time"
     side = "memory" if intensity < ridge else "compute"
     return (
         f"{intensity:,.1f} FLOP/B, {side} side of the ridge at {ridge:,.0f}; at best "

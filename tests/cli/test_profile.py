@@ -226,6 +226,9 @@ def test_what_if(opentrn, kernel):
         ("trn2.hbm_bandwidth=4THz", 2, "hw.dimension"),
         ("trn2.hbm_bandwith=4TB/s", 2, "hw.fact"),
         ("trn2.hbm_bandwidth", 2, "hw.setting"),
+        ("trn2.hbm_bandwidth=4", 2, "hw.bare"),
+        ("trn2.hbm_bandwidth=0TB/s", 2, "hw.zero"),
+        ("dma.engine_rate=nan GB/s", 2, "hw.unit"),
         ("trn1.hbm_bandwidth=4TB/s", 2, "profiler.options"),
         ("tensor.columns=many", 2, "hw.dimension"),
     ],
@@ -234,3 +237,5 @@ def test_what_if_refuses_before_anything_runs(opentrn, kernel, setting, status, 
     result = opentrn("profile", kernel, "--set", setting)
     assert (result.status, result.out) == (status, "")
     assert f"more  opentrn explain {code}" in result.err
+    if code in ("hw.bare", "hw.dimension", "hw.unit") and "bandwidth" in setting:
+        assert "TB/s" in next(line for line in result.err.splitlines() if "  fix " in line)

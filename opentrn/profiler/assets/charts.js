@@ -104,6 +104,6 @@ function drawRoof(data) {
   const side = intensity < own / roof.bandwidth ? "memory" : "compute";
   const ridge = data.summary.metrics.peak_flops_bandwidth_ratio;
   const other = ridge ? ` The metrics' ridge, at ${countText(Math.round(ridge.value))}, counts a whole HBM stack for the core.` : "";
-  const said = intensity ? `${digits(intensity)} FLOP for each byte: the ${side} side of the ridge at ${digits(own / roof.bandwidth)}, with the core's share of HBM bandwidth.${other}` : "This program does no arithmetic on the Tensor Engine, or moves no byte of HBM: it has no place under the roof.";
+  const said = intensity ? `${digits(intensity)} FLOP for each byte: the ${side} side of the ridge at ${digits(own / roof.bandwidth)}, with what one core's DMA engines carry.${other}` : "This program does no arithmetic on the Tensor Engine, or moves no byte of HBM: it has no place under the roof.";
   $("roof").replaceChildren(svg, make("p", { class: "quiet", style: { margin: "6px 0 0" } }, said));
 }
