@@ -41,15 +41,15 @@ def together(program: Program, letters: Letters) -> Together | None:
     apart, rest = set(), []
     for number in range(len(buffers)):
         own = np.flatnonzero(which == number)
-        if _apart([views[n] for n in own.tolist()]):
+        if all_apart([views[n] for n in own.tolist()]):
             apart.add(views[own[0]].buffer)
         else:
             rest.append(at[own])
     return Together(apart, np.sort(np.concatenate(rest)) if rest else np.zeros(0, np.int64))
 
 
-def _apart(views: list[View]) -> bool:
-    """Whether no two views of a buffer are seen to share a byte."""
+def all_apart(views: list[View]) -> bool:
+    """Whether no two views of one buffer in HBM are seen to share a byte."""
     kinds: dict[tuple, int] = {}
     looks = [(view.steps, id(view.dtype)) for view in views]
     number = np.array([kinds.setdefault(look, len(kinds)) for look in looks], np.int64)
@@ -104,4 +104,4 @@ def _boxes_apart(top, bottom, left, right) -> bool:
     return bool(np.where(same, beside, bottom[:-1] <= top[1:]).all())
 
 
-__all__ = ["Together", "together"]
+__all__ = ["Together", "all_apart", "together"]

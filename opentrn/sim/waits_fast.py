@@ -14,6 +14,7 @@ from numba import njit
 
 from opentrn.isa import Buffer, Program
 from opentrn.sim.accesses import Accesses
+from opentrn.sim.apart import all_apart
 from opentrn.sim.beside import QUADRANTS
 from opentrn.sim.depend import Finder
 from opentrn.sim.place import Placement
@@ -23,6 +24,7 @@ from opentrn.sim.tape import Flow, Part
 from opentrn.sim.timing import ENGINES, FREED, OWN, SEEN
 
 _N = len(ENGINES)
+_APART = -2  # instead of a region: nobody waits there
 _NODES, _EDGES, _SPILT = range(3)  # what `counts` counts: nodes, edges, whether they did not fit
 
 # Nothing is allocated inside, so references need no counting; that took most of the time.
@@ -55,9 +57,11 @@ def dependencies(program: Program, placement: Placement, chip, table: Accesses) 
     if fixed or any(row.meets for row in finder.rows):
         return None
     unchanging = np.array([b in finder.unchanging for b in table.buffers], bool)[table.buffer]
-    regions = regions_of(table, np.flatnonzero(~unchanging))
+    apart = _apart(table, unchanging)
+    regions = regions_of(table, np.flatnonzero(~(unchanging | apart)))
     if regions is None:
         return None
+    regions.of_view[apart] = _APART
     stream = np.array([plan.stream for plan in plans], np.int8)[table.form]
     found = _searched(stream, table, regions, placement)
     if found is None:
@@ -67,6 +71,18 @@ def dependencies(program: Program, placement: Placement, chip, table: Accesses) 
     part = Part(0, program.body, np.arange(n, dtype=np.int32), table.form, *found, at,
                 _banks(finder, table, at))  # fmt: skip
     return Flow([part], finder.rows, ())
+
+
+def _apart(table: Accesses, unchanging: np.ndarray) -> np.ndarray:
+    """Which views are of tensors in HBM of which no two accesses share a byte (`sim.apart`)."""
+    in_hbm = np.array([not buffer.on_chip for buffer in table.buffers], bool)[table.buffer]
+    uses, found = np.bincount(table.view, minlength=len(table.views)), np.zeros_like(unchanging)
+    some = np.flatnonzero(in_hbm & ~unchanging)
+    some = some[np.argsort(table.buffer[some], kind="stable")]
+    for own in np.split(some, 1 + np.flatnonzero(np.diff(table.buffer[some]))):
+        if len(own) and (uses[own] == 1).all():
+            found[own] = all_apart([table.views[n] for n in own.tolist()])
+    return found
 
 
 def _banks(finder: Finder, table: Accesses, at: np.ndarray) -> np.ndarray:
@@ -219,7 +235,7 @@ def _run(state, start, view, of_view, writes, edges):
         for a in range(start[i], start[i + 1]):
             r = of_view[view[a]]
             if r < 0:
-                if writes[a]:
+                if writes[a] and r != _APART:
                     return False
                 continue
             b = regions[r]["buffer"]

@@ -11,6 +11,7 @@ from opentrn.base import CapacityError, float32
 from opentrn.isa import View, view_of
 from opentrn.isa import engine as engines
 from opentrn.sim import folded, repeats, timeline, words
+from opentrn.sim.apart import all_apart
 from opentrn.sim.depend import dependencies
 from opentrn.sim.flatten import coded_of
 from opentrn.sim.letters import letters_of
@@ -218,6 +219,36 @@ def test_repetitions_are_found_where_they_are():
     found = spans(np.array(row, np.uint64), turns=4, worth=20)
     assert found == [Span(1, 3, 30), Span(92, 10, 12)]
     assert spans(np.arange(500, dtype=np.uint64), 4, 20) == []
+
+
+@given(st.integers(0, 10**9))
+@settings(max_examples=200, deadline=None)
+def test_what_counts_as_apart_shares_no_byte(seed):
+    """Tiles of a grid, some moved or cut differently, against the bytes of each."""
+    rng, w = random.Random(seed), Writer()
+    shape = rng.choice([(64, 32), (4, 16, 32)])
+    view = view_of(w.buffer("hbm", shape))
+    high, wide = rng.choice([8, 16]), rng.choice([8, 16, 32])
+    tiles = []
+    for row in range(0, shape[-2], high):
+        for column in range(0, shape[-1], wide):
+            tile = view.slice(len(shape) - 2, row, row + high, 1)
+            tile = tile.slice(len(shape) - 1, column, column + wide, 1)
+            tiles += [tile] if len(shape) == 2 else [tile[n] for n in range(4)]
+    rng.shuffle(tiles)
+    del tiles[rng.randrange(2, len(tiles) + 1) :]
+    if rng.random() < 0.4:
+        tiles.append(rng.choice([view[:, 0:8], view[0:1], tiles[0]]))
+    used = [set() for _ in tiles]
+    for own, tile in zip(used, tiles, strict=True):
+        index = np.zeros(1, np.int64) + tile.offset
+        for stride, count in tile.steps:
+            index = (index[:, None] + stride * np.arange(count)).reshape(-1)
+        own.update(index.tolist())
+    shared = sum(map(len, used)) != len(set().union(*used))
+    assert not (all_apart(tiles) and shared)
+    if len(shape) == 2 and len({tile.shape for tile in tiles}) == 1:
+        assert all_apart(tiles) is not shared
 
 
 def pipeline(turns: int, far: bool = False, last=None, columns: int = 64):
