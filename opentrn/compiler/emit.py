@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from opentrn.base import DtypeError, declare, dtype
+from opentrn.base import DtypeError, TrnError, declare, dtype
 from opentrn.compiler.choose import Repeat, Use
 from opentrn.compiler.foreign import emit_foreign
 from opentrn.compiler.loops import emit_loop
@@ -247,7 +247,12 @@ class Emitter:
         if recording is None:
             given = args[: len(use.args)]
             named = {"out": args[-1]} if len(args) > len(given) else {}
-            recording = record(use.kernel, self.chip, *given, **use.options, **named)
+            try:
+                recording = record(use.kernel, self.chip, *given, **use.options, **named)
+            except TrnError as error:
+                if use.value.op != "foreign":  # the model's line, not that of our kernel
+                    error.at = use.value.where or error.at
+                raise
             self.recordings[key] = recording
         return recording
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from opentrn import hw, nki
 from opentrn.base import DType, DtypeError, TrnError, UnsupportedError, UsageError, declare
+from opentrn.frameworks import support
 from opentrn.frameworks.verdict import Analysis, Verdict, compiled, reason
 from opentrn.graph import Graph, TupleType, Value, g, make, splat_of, straighten
 from opentrn.isa import FIRST_GENERATION
@@ -127,6 +128,7 @@ def analyze(graph: Graph, *, target: str = "", dtype: str = "keep") -> Analysis:
         found.append(Verdict(
             _name(values[0]), operands, str(values[0].type), outcome, why, fix, neuron,
             len(values), tuple(w for w in where if w is not None),
+            support.of_graph(_alone(values[0]), chip.name),
         ))  # fmt: skip
     return Analysis(graph.name, chip.name, tuple(found))
 

@@ -5,14 +5,29 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from opentrn.base import TrnError, Where, dtype
-from opentrn.compiler import PIPELINE, State
+from opentrn.base import TrnError, Where, dtype, seconds_text
+from opentrn.compiler import PIPELINE, State, outline
+from opentrn.cost import roofline
+from opentrn.frameworks.support import FIRST_SDK, STATES, Fact
 from opentrn.graph import Graph
+
+SLOW = 10
+"""How many times the least time of its bytes and products an op may take before it is slow."""
+SLOW_NS = 50_000
+"""An op that takes less, in nanoseconds, is not called slow: starting a kernel takes a share."""
+
+PRODUCTS = ("dot_general", "convolution", "attention", "attention_gradient")
+BF16_BITS = 16
+UNTIMED = ("sim.trips", "compiler.outline")
+"""What timing raises for kernels that loop as often as their data say."""
+NAMED = 8
+"""So many ops are named for each fact."""
 
 OUTCOMES = {
     "runs": "one kernel computes it",
     "view": "it moves nothing: another view of the same memory, or known when compiled",
     "spelled out": "it is computed by several kernels",
+    "slow": f"it runs, but takes more than {SLOW} times the least its bytes and products take",
     "narrowed": "it runs with 32-bit numbers where the model says 64",
     "unsupported": "it cannot run on the chip as it is",
 }
@@ -23,7 +38,8 @@ class Verdict:
     """What becomes of one op with these operands: `outcome` is a key of `OUTCOMES`.
 
     `why` names the kernels and the reason for them, or what is missing; `fix` says what to write
-    instead, `neuron` is the code the vendor's tools print for it, `places` are the lines."""
+    instead, `neuron` is the code the vendor's tools print for it, `places` are the lines; `facts`
+    tell since and until which SDK the real device has it, and what it refuses."""
 
     op: str
     operands: str
@@ -34,6 +50,7 @@ class Verdict:
     neuron: str = ""
     count: int = 1
     places: tuple[Where, ...] = ()
+    facts: tuple[Fact, ...] = ()
 
     @property
     def runs(self) -> bool:
@@ -43,6 +60,7 @@ class Verdict:
     def json(self) -> dict[str, Any]:
         """The verdict as plain data."""
         told = {**asdict(self), "runs": self.runs}
+        told["facts"] = [fact.json() for fact in self.facts]
         told["places"] = [{"file": w.file, "line": w.line} for w in self.places]
         return told
 
@@ -85,7 +103,24 @@ class Analysis:
             mine = [v for v in (*self.refused, *self.verdicts) if v.outcome == name]
             if mine:
                 lines += ["", f"{name}: {OUTCOMES[name]}", *(x for v in mine for x in _lines(v))]
-        return "\n".join(lines)
+        return "\n".join([*lines, *self._on_the_real_device()])
+
+    def _on_the_real_device(self) -> Iterator[str]:
+        """What the vendor's pages say of these ops, worst first, each with the ops it is about."""
+        about: dict[Fact, list[Verdict]] = {}
+        for verdict in (*self.refused, *self.verdicts):
+            for fact in verdict.facts:
+                if fact.state != "runs" or fact.since != FIRST_SDK:
+                    about.setdefault(fact, []).append(verdict)
+        if about:
+            yield from ("", "on the real device, by the Neuron documentation")
+        for fact in sorted(about, key=lambda f: STATES.index(f.state)):
+            names = dict.fromkeys(v.op for v in about[fact])
+            more = f", and {len(names) - NAMED} more" if len(names) > NAMED else ""
+            yield f"  {fact}"
+            yield f"         ops {', '.join([*names][:NAMED])}{more}"
+            if fact.rewrite:
+                yield f"         fix {fact.rewrite}"
 
 
 def _lines(verdict: Verdict) -> Iterator[str]:
@@ -94,8 +129,9 @@ def _lines(verdict: Verdict) -> Iterator[str]:
         f"  {verdict.count:4d} × {verdict.op} ({verdict.operands}) → {verdict.result}: "
         f"{verdict.why}"
     )
-    if not verdict.runs:
+    if verdict.outcome in ("unsupported", "slow"):
         yield f"         at  {place.strip() or 'an unknown line'}"
+    if not verdict.runs:
         more = f"  ({verdict.neuron})" if verdict.neuron else ""
         yield f"         fix {verdict.fix or 'none known'}{more}"
 
@@ -117,13 +153,42 @@ def compiled(graph: Graph, chip: Any, precision: str) -> tuple[str, str]:
     uses = list(state.uses.values())
     if not uses:
         return "view", "no kernel needed"
+    slow = _slow(graph, state)
     if len(uses) == 1:
-        return "runs", f"{uses[0].name}: {uses[0].why}"
+        return "slow" if slow else "runs", f"{uses[0].name}: {uses[0].why}{slow}"
     counts: dict[str, int] = {}
     for use in uses:
         counts[use.name] = counts.get(use.name, 0) + 1
     told = ", ".join(f"{n} {name}" if n > 1 else name for name, n in counts.items())
-    return "spelled out", f"{len(uses)} kernel calls: {told}"
+    return "slow" if slow else "spelled out", f"{len(uses)} kernel calls: {told}{slow}"
+
+
+def _slow(graph: Graph, state: State) -> str:
+    """How much longer the kernels take than bytes and products must; "" where that is in order.
+
+    The least is the roofline of one core: inputs and outputs once over the HBM, products at the
+    peak of float32 or what the op has."""
+    if any(value.op == "while" for value in state.graph):
+        return ""
+    try:
+        found = outline(graph, state.chip.name, str(state.dtype))
+    except TrnError as error:
+        if error.code not in UNTIMED:
+            raise
+        return ""
+    if found.nanoseconds < SLOW_NS:
+        return ""
+    kinds = [v.dtype for v in graph.inputs if v.dtype.is_float]
+    kind = "bfloat16" if kinds and max(k.bits for k in kinds) <= BF16_BITS else "float32"
+    flops = sum(v.flops for v in graph if v.op in PRODUCTS)
+    nbytes = sum(v.nbytes for v in {*graph.inputs, *graph.outputs})
+    least = roofline(flops, nbytes, state.chip, kind, cores=1).seconds.value
+    ratio = found.nanoseconds * 1e-9 / least if least else 0.0
+    if ratio <= SLOW:
+        return ""
+    took, must = seconds_text(found.nanoseconds * 1e-9), seconds_text(least)
+    longest = next(iter(found.by_kernel()))
+    return f"; {took} where {must} would do, most of it in {longest}"
 
 
 __all__ = ["OUTCOMES", "Analysis", "Verdict", "compiled", "reason"]

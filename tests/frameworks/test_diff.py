@@ -119,3 +119,63 @@ def test_the_command(tmp_path):
     told = json.loads(done.output)
     assert told["first"]["name"] == "1"
     assert told["layers"][0]["error"] < told["allowed"] < told["layers"][1]["error"]
+
+
+def test_without_casts_float32_is_what_is_allowed():
+    """A layer that is off by 1 % is not fine where nothing is stored as bfloat16."""
+    found = neuron.diff(mlp(Cancels()), X, auto_cast="none")
+    assert found.dtype == "float32"
+    assert found.allowed == 8 * 2**-20
+    assert "as float32" in str(found)
+    assert found.layers[0].error < 2**-20
+
+
+class Weighs(nn.Module):
+    """A product of numbers that lie beside each other, whose difference is what is left."""
+
+    def __init__(self):
+        super().__init__()
+        weight = torch.zeros(16, 16)
+        weight[0], weight[1] = 1.0, -1.0
+        self.register_buffer("weight", weight)
+
+    def forward(self, x):
+        return ((x * 0.001 + 1.0) @ self.weight)[:, 2:] * 1000.0  # the product
+
+
+def test_casts_of_products_are_blamed_where_only_they_are_cast():
+    model = nn.Sequential(nn.Tanh(), Weighs())
+    found = neuron.diff(model, X, auto_cast="matmult")
+    assert found.dtype == "bfloat16 in products"
+    assert found.layers[0].error < 2**-18  # before the first product nothing is rounded
+    assert "matmul" in found.blame[0].op
+    assert found.blame[0].where.text.endswith("# the product")
+    # 1 + 0.001·x has no digits left in bfloat16's 8 bits, so their difference is 0 or 2^-7.
+    assert found.first.error > 0.5
+    assert neuron.diff(model, X, auto_cast="none").layers[1].error < found.first.error / 100
+
+
+def test_overflow_of_an_operand_of_fp8():
+    """1 + 300 is beyond float8_e4m3, which ends at 240."""
+    class Large(nn.Module):
+        def forward(self, x):
+            return (x + 300.0) @ torch.ones(16, 4)  # too large for fp8
+
+    found = neuron.diff(nn.Sequential(nn.Tanh(), Large()), X, dtype="fp8_e4m3",
+                        auto_cast="matmult")  # fmt: skip
+    assert "its largest operand is 301" in found.origin
+    assert "ends at 240" in found.origin
+    assert "too large for fp8" in found.origin
+
+
+def test_nan_has_its_origin_in_float32_or_in_the_input():
+    class Root(nn.Module):
+        def forward(self, x):
+            return x.sqrt()  # of negative numbers
+
+    found = neuron.diff(nn.Sequential(nn.Tanh(), Root()), X)
+    assert "aten::sqrt is not finite in float32 already" in found.origin
+    assert "of negative numbers" in found.origin
+    bad = X.clone()
+    bad[0, 0] = float("nan")
+    assert "input 0 is not finite already" in neuron.diff(mlp(), bad).origin

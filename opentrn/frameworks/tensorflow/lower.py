@@ -5,6 +5,7 @@ training step is one pure program. Its order is fixed: arguments, then what the 
 results, then the new values of variables.
 """
 
+import inspect
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -104,13 +105,16 @@ def lower(function: Callable, args: Sequence[Any] = (), kwargs: dict | None = No
     kinds = [spec_of(leaf) for leaf in leaves]
     specs = [kind for kind in kinds if kind is not None]
     _refuse_open(specs)
+    # A plain function is one of tf.function: AutoGraph reads its `if`, `for` and `while`.
+    plain = inspect.isfunction(function) or inspect.ismethod(function)
+    called = tf.function(function) if plain else function
 
     def whole(*tensors: Any) -> Any:
         given = iter(tensors)
         each = [leaf if kind is None else next(given)
                 for leaf, kind in zip(leaves, kinds, strict=True)]  # fmt: skip
         these, named = tf.nest.pack_sequence_as((tuple(args), dict(kwargs or {})), each)
-        return function(*these, **named)
+        return called(*these, **named)
 
     traced = tf.function(whole, jit_compile=True, autograph=False)
     places: dict[str, tuple[str, int]] = {}
@@ -205,6 +209,9 @@ def spec_of(leaf: Any) -> Any:
         return leaf
     if isinstance(leaf, tf.Variable) or not hasattr(leaf, "dtype") or not hasattr(leaf, "shape"):
         return None
+    if isinstance(leaf, (tf.RaggedTensor, tf.SparseTensor)):
+        raise UnsupportedError(f"an example is a {type(leaf).__name__}", code=UNSUPPORTED,
+                               fix="give its parts as tensors, or a dense tensor")  # fmt: skip
     try:
         return tf.TensorSpec(tuple(leaf.shape), tf.as_dtype(leaf.dtype))
     except TypeError:
@@ -245,6 +252,12 @@ def write(captured: Any, array: Any) -> None:
 
 def _refuse_open(specs: Sequence[Any]) -> None:
     for number, spec in enumerate(specs):
+        if not (spec.dtype.is_floating or spec.dtype.is_integer or spec.dtype.is_bool
+                or spec.dtype.is_complex):  # fmt: skip
+            raise UnsupportedError(
+                f"the argument {spec.name or number} holds {spec.dtype.name}, not numbers",
+                code=UNSUPPORTED,
+            )
         if not spec.shape.is_fully_defined():
             raise NotBuiltError(
                 f"the argument {spec.name or number} has the shape {spec.shape}",

@@ -8,7 +8,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from opentrn.frameworks.torch import attention, recurrent
+from opentrn.frameworks.torch import attention, foreach, recurrent
 from opentrn.frameworks.torch.piece import Piece
 from opentrn.frameworks.torch.places import place_in
 from opentrn.frameworks.torch.report import HISTORY, Break, Capture
@@ -48,7 +48,9 @@ def decompositions() -> dict[Any, Any]:
         packet, _, overload = name.partition(".")
         found = getattr(getattr(aten, packet, None), overload or "default", None)
         table.pop(found, None)
-    return table | attention.decomposition() | recurrent.decomposition()
+    for part in (attention, foreach, recurrent):
+        table |= part.decomposition()
+    return table
 
 
 def neuron(

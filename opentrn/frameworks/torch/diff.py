@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from opentrn import compiler, runtime
-from opentrn.base import UsageError, Where, declare
+from opentrn.base import DType, UsageError, Where, declare, numerics
+from opentrn.base import dtype as as_dtype
 from opentrn.frameworks.torch.capture import as_module
 from opentrn.frameworks.torch.piece import refuse_dtypes, to_device
 from opentrn.frameworks.torch.settings import Settings
@@ -29,6 +30,9 @@ FRACTION = {"float32": 20, "bfloat16": 8, "float16": 11, "tf32": 11, "fp8_e4m3":
 ROOM = 8
 """How many roundings in a row a layer may be off by before it counts as departed."""
 MOST_BLAMED = 200
+KINDS = {"tf32": "tfloat32", "fp8_e4m3": "float8_e4m3"}
+PRODUCTS = ("mm", "linear", "conv", "attention", "einsum", "dot", "matmul", "mv", "lstm", "gru")
+"""Words in the names of ops that multiply matrices."""
 
 
 @dataclass(frozen=True)
@@ -126,16 +130,68 @@ def diff(
     exact = run.results()
     found = _on_device(graph, [importer.values[n] for n in ends], given, settings)
     layers = tuple(_layer(n, exact[n], x) for n, x in zip(ends, found, strict=True))
-    allowed = ROOM * 2.0 ** -FRACTION[settings.casts["dtype"]]
-    first = next((one for one in layers if not one.error <= allowed), None)
+    stored, products = _stored(settings), settings.casts["auto_cast"] == "matmult"
+    exactly, allowed = (ROOM * 2.0 ** -FRACTION[kind] for kind in ("float32", stored))
+    narrow = _narrowed(program, ends, products)
+    first = next((one for one, rounded in zip(layers, narrow, strict=True)
+                  if not one.error <= (allowed if rounded else exactly)), None)  # fmt: skip
     blame = ()
-    if first is not None and settings.precision != "float32":
-        end = ends[layers.index(first)]
-        blame = _blamed(run, exact, ends, end, settings.precision)
+    cast = Cast(stored, products)
+    if first is not None and stored != "float32":
+        blame = _blamed(run, exact, ends, ends[layers.index(first)], cast)
     whole = all(one.finite and one.finite_exactly for one in layers)
-    origin = "" if whole else _origin(run, exact, given, settings.precision)
-    return Difference(type(held).__name__, settings.chip, settings.casts["dtype"], allowed, layers,
-                      first, blame, origin)  # fmt: skip
+    origin = "" if whole else _origin(run, exact, given, cast)
+    return Difference(type(held).__name__, settings.chip, str(cast), allowed, layers, first, blame,
+                      origin)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Cast:
+    """What is rounded to a dtype: every result, or with `products` the operands of products."""
+
+    dtype: str
+    products: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.dtype} in products" if self.products else self.dtype
+
+    @property
+    def kind(self) -> DType:
+        """The dtype as the chip has it."""
+        return as_dtype(KINDS.get(self.dtype, self.dtype))
+
+    def rounded(self, x: Any) -> Any:
+        """float32 numbers of a tensor rounded to the dtype."""
+        import torch
+
+        held = numerics.round_to(x.detach().contiguous().numpy(), self.kind)
+        return torch.from_numpy(held).reshape(x.shape)
+
+    def rounds(self, node: Any) -> bool:
+        """Whether it rounds something at a node."""
+        return not self.products or _multiplies(node)
+
+
+def _multiplies(node: Any) -> bool:
+    name = op_name(node.target) if node.op == "call_function" else ""
+    return any(word in name for word in PRODUCTS)
+
+
+def _stored(settings: Settings) -> str:
+    """The dtype whose rounding a layer may show: float32 where nothing is cast."""
+    return "float32" if settings.casts["auto_cast"] == "none" else settings.casts["dtype"]
+
+
+def _narrowed(program: Any, ends: list[Any], products: bool) -> list[bool]:
+    """Whether each layer's result has been rounded to the narrow dtype: all have, or with
+    `products` those after the first product."""
+    if not products:
+        return [True] * len(ends)
+    found, seen = {}, False
+    for node in program.graph.nodes:
+        seen = seen or _multiplies(node)
+        found[node] = seen
+    return [found[end] for end in ends]
 
 
 # ---------------------------------------------------------------------- layers
@@ -205,19 +261,27 @@ class _Eager:
     def __init__(self, program: Any, given: tuple) -> None:
         self.program, self.given = program, given
 
-    def results(self, rounded: Any = None, dtype: str = "") -> dict[Any, Any]:
-        """The result of each node; with `rounded`, those nodes' floats go through `dtype` first."""
+    def results(self, rounded: Any = (), cast: Cast | None = None) -> dict[Any, Any]:
+        """The result of each node; with `rounded`, those nodes' floats are cast as `cast` says."""
         import torch
 
         found: dict[Any, Any] = {}
-        kind = getattr(torch, dtype) if dtype else None
+
+        def through(x: Any) -> Any:
+            floats = isinstance(x, torch.Tensor) and x.dtype == torch.float32
+            return cast.rounded(x) if floats else x
 
         class Run(torch.fx.Interpreter):
+            def fetch_args_kwargs_from_env(self, node: Any) -> Any:
+                given = super().fetch_args_kwargs_from_env(node)
+                if cast is None or not cast.products or node not in rounded:
+                    return given
+                return torch.utils._pytree.tree_map(through, given)
+
             def run_node(self, node: Any) -> Any:
                 made = super().run_node(node)
-                floats = isinstance(made, torch.Tensor) and made.dtype == torch.float32
-                if floats and rounded is not None and node in rounded:
-                    made = made.to(kind).float()
+                if cast is not None and not cast.products and node in rounded:
+                    made = through(made)
                 if isinstance(made, torch.Tensor):
                     found[node] = made
                 return made
@@ -229,21 +293,22 @@ class _Eager:
 
 
 def _blamed(run: _Eager, exact: dict, ends: Sequence[Any], end: Any,
-            dtype: str) -> tuple[Blame, ...]:  # fmt: skip
+            cast: Cast) -> tuple[Blame, ...]:  # fmt: skip
     """The ops between the layer before and `end`, by the error each makes when rounded alone."""
     nodes = [n for n in run.program.graph.nodes if n.op == "call_function" and n in exact]
     before = ends[ends.index(end) - 1] if ends.index(end) else None
     begin = nodes.index(before) + 1 if before in nodes else 0
-    chosen = nodes[begin : nodes.index(end) + 1][-MOST_BLAMED:]
+    between = filter(cast.rounds, nodes[begin : nodes.index(end) + 1])
+    chosen = [*between][-MOST_BLAMED:] or [*filter(cast.rounds, nodes[:begin])][-MOST_BLAMED:]
     found = []
     for node in chosen:
-        moved = run.results({node}, dtype)[end]
+        moved = run.results({node}, cast)[end]
         where = where_of(node.meta.get("stack_trace") or "")
         found.append(Blame(op_name(node.target), _error(exact[end], moved), where))
     return tuple(sorted(found, key=lambda b: -b.error if b.error == b.error else -math.inf))
 
 
-def _origin(run: _Eager, exact: dict, given: tuple, dtype: str) -> str:
+def _origin(run: _Eager, exact: dict, given: tuple, cast: Cast) -> str:
     """Where numbers stop being finite: in the inputs, in float32 already, or when rounded."""
     import torch
 
@@ -254,17 +319,18 @@ def _origin(run: _Eager, exact: dict, given: tuple, dtype: str) -> str:
     if wrong is not None:
         place = where_of(wrong.meta.get("stack_trace") or "")
         return f"{op_name(wrong.target)} is not finite in float32 already  {place or ''}"
-    if dtype == "float32":
+    if cast.dtype == "float32":
         return ""
-    rounded = run.results(set(exact), dtype)
+    rounded = run.results({n for n in exact if cast.rounds(n)}, cast)
     wrong = _first_infinite(rounded)
     if wrong is None:
         return "results are not finite on the device; no op alone explains it"
-    most = float(exact[wrong].abs().max())
+    large = [exact[a] for a in wrong.all_input_nodes] if cast.products else [exact[wrong]]
+    most = max(float(x.abs().max()) for x in large)
     place = where_of(wrong.meta.get("stack_trace") or "")
-    ends = torch.finfo(getattr(torch, dtype)).max
-    return (f"{op_name(wrong.target)} is not finite in {dtype}: its largest number is {most:.3g}, "
-            f"{dtype} ends at {ends:.3g}  {place or ''}")  # fmt: skip
+    return (f"{op_name(wrong.target)} is not finite in {cast.dtype}: its largest "
+            f"{'operand' if cast.products else 'number'} is {most:.3g}, "
+            f"{cast.dtype} ends at {float(cast.kind.max):.3g}  {place or ''}")  # fmt: skip
 
 
 def _first_infinite(found: dict) -> Any:

@@ -12,10 +12,10 @@ from opentrn.frameworks.torch.memory import near, on_device
 from opentrn.frameworks.torch.seeds import generator
 
 
-def _uniform(shape: Any, low: float = 0.0, high: float = 1.0, **kwargs: Any) -> Any:
+def _uniform(shape: Any, low: float = 0.0, high: float = 1.0, *, kind: Any, **kwargs: Any) -> Any:
     import torch
 
-    return torch.rand(shape) * (high - low) + low
+    return torch.rand(shape, dtype=kind).float() * (high - low) + low
 
 
 def _normal(shape: Any, mean: float = 0.0, deviation: float = 1.0, **kwargs: Any) -> Any:
@@ -42,17 +42,29 @@ def _drawing(name: str, function: Callable) -> Callable:
 
     def fill(tensor: Any, *args: Any, generator: Any = None, **kwargs: Any) -> Any:
         plain = all(isinstance(a, bool | int | float) for a in args)
-        if generator is not None or not plain or not tensor.numel() or not _is_float(tensor):
+        device = plain and generator is None and tensor.numel() and _is_drawn(name, tensor.dtype)
+        if not device:
             return on_host(tensor, *args, generator=generator, **kwargs)
-        found = eager.call(function, (tuple(tensor.shape), *args), {"device": tensor.device})
+        options = {"device": tensor.device, "kind": _digits(tensor.dtype)}
+        found = eager.call(function, (tuple(tensor.shape), *args), options)
         eager.written(tensor, near(found).to(tensor.dtype))
         return tensor
 
     return fill
 
 
-def _is_float(tensor: Any) -> bool:
-    return tensor.is_floating_point() or tensor.dtype.itemsize == 1  # masks are bool
+def _is_drawn(name: str, dtype: Any) -> bool:
+    """Whether the device draws such numbers: floats, and masks of dropout."""
+    import torch
+
+    return dtype.is_floating_point or dtype == torch.bool and name.startswith("bernoulli_")
+
+
+def _digits(dtype: Any) -> Any:
+    """The dtype whose bits a uniform number in [0, 1) has: its own, of at least 16."""
+    import torch
+
+    return dtype if dtype in (torch.bfloat16, torch.float16) else torch.float32
 
 
 def _filling(name: str) -> Any:

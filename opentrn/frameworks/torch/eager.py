@@ -13,7 +13,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from opentrn import compiler, nki, runtime
-from opentrn.base import Bug, NotBuiltError, TrnError, UnsupportedError, UsageError, declare
+from opentrn.base import (
+    Bug,
+    DtypeError,
+    NotBuiltError,
+    TrnError,
+    UnsupportedError,
+    UsageError,
+    declare,
+)
 from opentrn.base import dtype as as_dtype
 from opentrn.frameworks.torch import queue
 from opentrn.frameworks.torch.backend import decompositions
@@ -46,6 +54,10 @@ MIXED = declare(
 # Arguments PyTorch wants, or takes, on the CPU: lengths of sequences, and what indexes.
 ON_HOST = ("lengths", "batch_sizes", "input_lengths", "target_lengths",
            "tensor_indices_or_sections", "indices")  # fmt: skip
+
+
+REFUSED = (UnsupportedError, NotBuiltError, DtypeError)
+"""What says that the device cannot compute an op."""
 
 
 class OnCpuWarning(UserWarning):
@@ -304,7 +316,7 @@ def program_for(op: Any, args: Any, kwargs: Any, tensors: list[Any]) -> OneOp:
         if found is None:
             try:
                 found = OneOp(op, args, kwargs, tensors)
-            except (UnsupportedError, NotBuiltError) as error:
+            except REFUSED as error:
                 found = error
             while len(_programs) >= PROGRAMS:
                 _programs.pop(next(iter(_programs)))
@@ -328,7 +340,7 @@ def call(op: Any, args: Any, kwargs: Any) -> Any:
     dense = [densely(t) for t in tensors]
     try:
         made = program_for(op, held, named, dense)
-    except (UnsupportedError, NotBuiltError) as error:
+    except REFUSED as error:
         why = _why(error)
     except RuntimeError as error:  # torch cannot trace it, or refuses the arguments
         if isinstance(error, Bug):

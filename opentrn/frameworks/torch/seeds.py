@@ -15,13 +15,15 @@ from typing import Any
 import numpy as np
 
 from opentrn import nki
-from opentrn.base import dtype
+from opentrn.base import DType, dtype
 from opentrn.graph import Builder, Callee, Graph, Traced, Type, Value, inline
 from opentrn.nki import language as nl
 
 # Columns of a tile of random numbers: 8 KiB of a partition as float32.
 COLUMNS = 2048
 HIGHEST = 2**31
+FLOAT_BITS = 24
+"""Bits of a uniform float32 number in [0, 1)."""
 
 _generators: dict[int, Any] = {}
 
@@ -66,11 +68,19 @@ def _drawn(value: Value, function: str, seed: Callable[[], Value], chip: str) ->
     g = Builder(value.where)
     u = _uniform(g, value, seed(), chip)
     if function == "rand":
-        return g.cast(u, value.dtype)
+        return g.cast(_on_grid(g, u, value.dtype), value.dtype)
     # Box and Muller, "A Note on the Generation of Random Normal Deviates", 1958.
     angle = _uniform(g, value, seed(), chip) * (2 * math.pi)
     radius = g.sqrt(g.log(1.0 - u) * -2.0)
     return g.cast(radius * g.cosine(angle), value.dtype)
+
+
+def _on_grid(g: Builder, u: Value, kind: DType) -> Value:
+    """Numbers in [0, 1) with as many bits as `kind` keeps: rounded to it some would be 1."""
+    digits = kind.mantissa + 1
+    if digits >= FLOAT_BITS:
+        return u
+    return g.floor(u * 2.0**digits) * 2.0**-digits
 
 
 def _uniform(g: Builder, value: Value, seed: Value, chip: str) -> Value:

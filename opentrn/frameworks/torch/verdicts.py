@@ -8,6 +8,8 @@ from typing import Any
 
 from opentrn import hw
 from opentrn.base import TrnError, dtype
+from opentrn.frameworks import support
+from opentrn.frameworks.support import Fact
 from opentrn.frameworks.torch.capture import Captured, capture
 from opentrn.frameworks.torch.hints import hint_for
 from opentrn.frameworks.torch.settings import Settings
@@ -53,12 +55,29 @@ def _judged(graph: Any, chip: Any, precision: str) -> list[Verdict]:
     found = []
     for nodes in kinds.values():
         outcome, why, fix, neuron = _judge(nodes[0], graph, chip, precision)
+        facts = _facts(nodes[0], graph, chip)
         where = dict.fromkeys(where_of(n.meta.get("stack_trace") or "") for n in nodes)
         found.append(Verdict(
             op_name(nodes[0].target), *_types(nodes[0]), outcome, why, fix, neuron, len(nodes),
-            tuple(w for w in where if w is not None),
+            tuple(w for w in where if w is not None), facts,
         ))  # fmt: skip
     return found
+
+
+def _facts(node: Any, graph: Any, chip: Any) -> tuple[Fact, ...]:
+    """What the vendor says of a node: of the ops it is made of, else of its dtypes alone."""
+    try:
+        return support.of_graph(_alone(node, graph), chip.name)
+    except Exception:  # no rule imports it, which its judgement tells
+        kinds = {str(x.dtype).removeprefix("torch.") for x in _examples(node)}
+        return support.of_dtypes(kinds, chip.name)
+
+
+def _examples(node: Any) -> list[Any]:
+    """The tensors a node reads and makes."""
+    shown = [n.meta.get("val") for n in (*node.all_input_nodes, node)]
+    leaves = [x for one in shown for x in (one if isinstance(one, tuple | list) else [one])]
+    return [x for x in leaves if hasattr(x, "dtype")]
 
 
 def _is_size(node: Any) -> bool:
@@ -99,9 +118,8 @@ Judgement = tuple[str, str, str, str]
 def _judge(node: Any, graph: Any, chip: Any, precision: str) -> Judgement:
     """(outcome, why, fix, neuron code) of one node."""
     name = op_name(node.target)
-    shown = [n.meta.get("val") for n in (*node.all_input_nodes, node)]
-    leaves = [x for one in shown for x in (one if isinstance(one, tuple | list) else [one])]
-    kinds = {str(x.dtype).removeprefix("torch.") for x in leaves if hasattr(x, "dtype")}
+    leaves = _examples(node)
+    kinds = {str(x.dtype).removeprefix("torch.") for x in leaves}
     if any(kind.startswith("complex") for kind in kinds):
         return _no("NeuronCores have no complex numbers", *hint_for("complex"))
     if any(not isinstance(n, int) for x in leaves for n in getattr(x, "shape", ())):
@@ -131,8 +149,8 @@ def _narrowed(outcome: str, why: str, kinds: set[str]) -> Judgement:
     if "float64" in kinds:
         why = f"float64 as float32; as inputs they are refused; {why}"
         return "narrowed", why, "x.float() in the model", "NCC_ESPP004"
-    if kinds & {"int64", "uint64"} and outcome not in ("view",):
-        return "narrowed", f"int64 as int32; {why}", "", ""
+    if kinds & {"int64", "uint64"} and outcome != "view":
+        return "slow" if outcome == "slow" else "narrowed", f"int64 as int32; {why}", "", ""
     return outcome, why, "", ""
 
 
