@@ -1,7 +1,7 @@
 """openxla/stablehlo's test vectors: where they are, and each one's own check.
 
-The data is not part of this repository.  OPENTRN_STABLEHLO names a folder of `.mlir` files or the
-archive `testdata.tar.xz`; else `../shared/stablehlo/testdata.tar.xz` beside the checkout is used.
+The data is not part of this repository.  OPENTRN_STABLEHLO names a folder of `.mlir` files, the
+archive `testdata.tar.xz` or the folder it lies in; else `../shared/stablehlo/testdata.tar.xz` beside the checkout is used.
 Run as a program, this prints the table of docs/conformance.md.
 """
 
@@ -26,6 +26,8 @@ CHECKS = ("check.expect_eq", "check.expect_close", "check.expect_almost_eq")
 def vectors():
     """File name -> text of each vector; empty where there is no data."""
     place = Path(os.environ.get("OPENTRN_STABLEHLO") or BESIDE)
+    if (place / "testdata.tar.xz").is_file():
+        place = place / "testdata.tar.xz"
     if place.is_dir():
         return {p.name: p.read_text() for p in sorted(place.glob("*.mlir"))}
     if not place.is_file():

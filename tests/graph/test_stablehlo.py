@@ -537,3 +537,29 @@ def test_scatters_of_several_operands_are_several_scatters():
     graph = from_stablehlo(mixed)
     assert graph.histogram()["scatter_with"] == 1
     assert evaluate(graph, arrays)[1].tolist() == [9, 12, 7, 6, 5]
+
+
+SCAN = """func.func @main(%x: tensor<2x3xf32>, %c: tensor<2xf32>)
+    -> (tensor<2x3xf32>, tensor<2xf32>) {
+  %0:2 = chlo.scan(%x) inits(%c) dimension=1 attributes {is_reverse = REVERSE} {
+  ^bb0(%a: tensor<2xf32>, %b: tensor<2xf32>):
+    %1 = stablehlo.multiply %b, %a : tensor<2xf32>
+    %2 = stablehlo.add %1, %a : tensor<2xf32>
+    stablehlo.return %1, %2 : tensor<2xf32>, tensor<2xf32>
+  } : (tensor<2x3xf32>, tensor<2xf32>) -> (tensor<2x3xf32>, tensor<2xf32>)
+  return %0#0, %0#1 : tensor<2x3xf32>, tensor<2xf32> }"""
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_scan_is_a_loop_along_an_axis(reverse):
+    from opentrn import compiler, runtime
+
+    x, carry = np.float32([[1, 2, 3], [4, 5, 6]]), np.float32([0.5, -1])
+    graph = from_stablehlo(SCAN.replace("REVERSE", str(reverse).lower()))
+    wanted, held = np.zeros_like(x), carry
+    for n in (2, 1, 0) if reverse else (0, 1, 2):
+        wanted[:, n] = held * x[:, n]
+        held = wanted[:, n] + x[:, n]
+    for found in (evaluate(graph, [x, carry]), runtime.load(compiler.compile(graph))(x, carry)):
+        np.testing.assert_array_equal(found[0], wanted)
+        np.testing.assert_array_equal(found[1], held)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from opentrn.graph import carriers
 from opentrn.graph.build import Builder
 from opentrn.graph.importers.stablehlo_call import Call, Made, Rule, rule
@@ -312,6 +314,48 @@ def while_(call: Call) -> list[Value]:
     made = call.g.while_(*call.args, *captured, cond=cond, body=body,
                          trips=trips(cond, body, (*call.args, *captured)))
     return call.parts(made)
+
+
+@rule("chlo.scan")
+def scan(call: Call) -> list[Value]:
+    """A region along one axis that hands values on: a loop as long as the axis."""
+    (body,), captured = call.regions()
+    if captured:
+        raise call.refuse("its region reads values from outside")
+    count, g, axis = call.attr("operandSegmentSizes")[0], call.g, call.attr("dimension")
+    rows, inits = call.args[:count], call.args[count:]
+    length = rows[0].shape[axis] if rows else call.attr("scan_dim_size", 0)
+    made = [g.full(t.shape, 0, t.dtype) for t in call.results[: len(call.results) - len(inits)]
+            if t is not None]  # fmt: skip
+    first = [g.constant(np.int32(0)), *made, *inits, *rows]
+    own = [region_input(n, value.type) for n, value in enumerate(first)]
+    turn, outputs, carries = own[0], own[1 : 1 + len(made)], own[1 + len(made) : -count or None]
+    place = g.subtract(g.full((), length - 1, "int32"), turn) if call.attr("is_reverse") else turn
+    given = [_row(g, x, axis, place) for x in own[len(own) - count :]]
+    found = inline(body, [*given, *carries])
+    placed = [_with_row(g, x, y, axis, place) for x, y in zip(outputs, found, strict=False)]
+    onward = [g.add(turn, g.full((), 1, "int32")), *placed, *found[len(made) :],
+              *own[len(own) - count :]]  # fmt: skip
+    cond = Region(own, [g.compare(turn, g.full((), length, "int32"), "LT")])
+    loop = g.while_(*first, cond=cond, body=Region(own, onward), trips=length)
+    return [g.get_tuple_element(loop, 1 + n) for n in range(len(call.results))]
+
+
+def _starts(g: Builder, x: Value, axis: int, place: Value) -> list[Value]:
+    return [place if n == axis else g.constant(np.int32(0)) for n in range(x.rank)]
+
+
+def _row(g: Builder, x: Value, axis: int, place: Value) -> Value:
+    """What lies at a place of an axis, without the axis."""
+    sizes = tuple(1 if n == axis else size for n, size in enumerate(x.shape))
+    row = g.dynamic_slice(x, *_starts(g, x, axis, place), sizes=sizes)
+    return g.reshape(row, (*x.shape[:axis], *x.shape[axis + 1 :]))
+
+
+def _with_row(g: Builder, x: Value, row: Value, axis: int, place: Value) -> Value:
+    """The array with another row at a place of an axis."""
+    shape = tuple(1 if n == axis else size for n, size in enumerate(x.shape))
+    return g.dynamic_update_slice(x, g.reshape(row, shape), *_starts(g, x, axis, place))
 
 
 @rule("stablehlo.if")

@@ -238,6 +238,51 @@ def test_sizes_that_vary_and_64_bits():
     assert traced(np.int64([1, -2, 3])).numpy().tolist() == [2, -4, 6]
 
 
+def test_plain_functions_are_read_by_autograph():
+    def f(x):
+        total = tf.constant(0.0)
+        for i in tf.range(5):
+            if x[i, 0] < 0:
+                break
+            total += x[i, 1]
+        while total > 3:
+            total -= 1.5
+        if total > 1:
+            return total * 2, x[i]
+        return total, x[0]
+
+    for seed in range(3):
+        x = np.random.default_rng(seed).normal(size=(5, 7)).astype(np.float32)
+        x[: seed + 1, 0] = 1
+        found, wanted = neuron.trace(f, tf.constant(x))(x), tf.function(f)(tf.constant(x))
+        for one, other in zip(found, wanted, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
+
+
+def test_arguments_that_hold_no_numbers_are_refused():
+    for given in (tf.constant(["text"]), tf.ragged.constant([[1.0, 2.0], [3.0]]),
+                  tf.sparse.from_dense([[0.0, 1.0]])):  # fmt: skip
+        with pytest.raises(UnsupportedError) as error:
+            neuron.trace(lambda x: x, (given,))
+        assert error.value.code == "frameworks.tf_unsupported"
+
+
+def test_all_refusals_come_at_once_each_with_its_line():
+    def several(x):
+        a = tf.linalg.cholesky(x)  # one
+        b = tf.math.real(tf.signal.rfft(x))  # two
+        c = tf.linalg.triangular_solve(x, x)  # three
+        return a, b, c, tf.tanh(x)
+
+    with pytest.raises(UnsupportedError) as error:
+        neuron.trace(several, tf.TensorSpec((4, 4)))
+    lines = error.value.what.splitlines()
+    for op, mark in (("cholesky", "one"), ("fft", "two"), ("triangular_solve", "three")):
+        (row,) = [n for n, line in enumerate(lines) if f" × {op}:" in line]
+        assert f"# {mark}" in lines[row + 1]
+    assert "× tanh" not in error.value.what
+
+
 def test_what_is_no_model():
     with pytest.raises(UsageError, match="trace: a int"):
         neuron.trace(3, floats(2))
