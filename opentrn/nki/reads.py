@@ -9,6 +9,7 @@ nobody may suppose that the next run is like the last one.
 
 import dis
 import sys
+from collections import namedtuple
 from collections.abc import Callable, Collection, Iterator
 from enum import Enum, EnumType
 from functools import cached_property, lru_cache, partial
@@ -18,13 +19,12 @@ from types import (
     CodeType,
     EllipsisType,
     FunctionType,
-    GetSetDescriptorType,
     MemberDescriptorType,
     MethodType,
     ModuleType,
     NoneType,
 )
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 import numpy as np
 
@@ -40,7 +40,9 @@ SETTLED = ("opentrn", "numpy", "ml_dtypes")
 # What NumPy has that reads or draws something from outside.
 FROM_OUTSIDE = frozenset((
     "random", "load", "loadtxt", "genfromtxt", "fromfile", "fromregex", "memmap", "save",
-    "savetxt", "savez", "savez_compressed", "lib", "testing", "ctypeslib",
+    "savetxt", "savez", "savez_compressed", "lib", "testing", "ctypeslib", "errstate", "geterr",
+    "seterr", "geterrcall", "seterrcall", "getbufsize", "setbufsize", "get_printoptions",
+    "set_printoptions", "printoptions", "show_config", "show_runtime", "info",
 ))  # fmt: skip
 PURE_BUILTINS = frozenset((
     "abs", "all", "any", "bool", "bytes", "callable", "chr", "complex", "dict", "divmod",
@@ -56,15 +58,23 @@ _FORMAL = frozenset((
     "__static_attributes__", "__firstlineno__", "__parameters__", "__orig_bases__",
 ))  # fmt: skip
 _PLAIN = frozenset((
-    int, float, bool, str, bytes, complex, NoneType, EllipsisType, range, np.ufunc, DType,
+    int, float, bool, str, bytes, complex, NoneType, EllipsisType, range, DType,
 ))  # fmt: skip
 _THEMSELVES = (FunctionType, type, EnumType, DType, np.ufunc)
 # More than this is not read at every launch: bytes of an array, values.
 LARGEST_ARRAY, MOST = 1 << 16, 2_000
-_GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL", "DELETE_GLOBAL")
-_ENCLOSING = ("LOAD_DEREF", "LOAD_CLASSDEREF", "STORE_DEREF", "DELETE_DEREF")
+_GLOBALS = (
+    "LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS", "STORE_GLOBAL", "DELETE_GLOBAL",
+)  # fmt: skip
+_ENCLOSING = (
+    "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF", "STORE_DEREF", "DELETE_DEREF",
+)  # fmt: skip
 _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
+# Where a value is used as it is, and nobody knows which of its names are read.
+AS_VALUE = frozenset([()])
 _MISSING = object()
+# What a named tuple's class has for each field: it says the place.
+_TUPLE_FIELD = type(namedtuple("_One", "field").field)
 
 
 class Opaque(Exception):
@@ -74,18 +84,13 @@ class Opaque(Exception):
 class _Code(NamedTuple):
     """What code names: per global and per variable of an enclosing function the ways it goes on.
 
-    A way is the names in `a.b.c` behind `a`, `()` where the value itself is used.  `every` are all
-    names in the code, `imports` the modules it imports.
+    A way is the names in `a.b.c` behind `a`, `()` where the value itself is used.  `imports` names
+    the modules it imports.
     """
 
     globals: dict[str, frozenset[tuple[str, ...]]]
     enclosing: dict[str, frozenset[tuple[str, ...]]]
-    every: frozenset[str]
     imports: frozenset[str]
-
-
-class _Any(frozenset):
-    """Ways on by any of these names, again and again."""
 
 
 @lru_cache(maxsize=4096)
@@ -98,17 +103,15 @@ def _read_code(code: CodeType) -> _Code:
             found = ways[one.opname in _ENCLOSING].setdefault(one.argval, set())
             on = takewhile(lambda step: step.opname in _ATTRIBUTES, steps[n + 1 :])
             found.add(tuple([step.argval for step in on]))
-    every = set(code.co_names)
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
             more = _read_code(inner)
-            every |= more.every
             imports |= more.imports
             for known, new in zip(ways, more, strict=False):
                 for name, on in new.items():
                     known.setdefault(name, set()).update(on)
     kept = [{name: frozenset(on) for name, on in one.items()} for one in ways]
-    return _Code(*kept, frozenset(every), frozenset(imports))
+    return _Code(*kept, frozenset(imports))
 
 
 def key_of(function: Callable, arguments: Any) -> Any:
@@ -134,7 +137,7 @@ class _Reader:
         self.met: dict[Any, int] = {}
         self.left = MOST
 
-    def of(self, value: Any, ways: Collection[tuple[str, ...]] = ()) -> Any:
+    def of(self, value: Any, ways: Collection[tuple[str, ...]] = AS_VALUE) -> Any:
         """The key of any value; `ways` are those by which the reading code goes on from it."""
         self.left -= 1
         if not self.left:
@@ -142,8 +145,10 @@ class _Reader:
         kind = type(value)
         if kind in _PLAIN and kind is not float:
             return kind, value
-        if kind is ModuleType:
+        if isinstance(value, ModuleType):
             return self._module(value, ways)
+        if kind in (list, dict, set) and (known := self._entered(value)) is not None:
+            return "again", known
         read = _READ.get(kind)
         if read is not None:
             return read(self, value)
@@ -196,10 +201,7 @@ class _Reader:
         code = _read_code(function.__code__)
         if code.imports:
             raise Opaque(f"an import of {min(code.imports)}")
-        read = [
-            (name, self._global(function, name, _all_of(ways, code)))
-            for name, ways in code.globals.items()
-        ]
+        read = [(name, self._global(function, name, on)) for name, on in code.globals.items()]
         return (
             function.__code__,
             tuple(read),
@@ -219,7 +221,7 @@ class _Reader:
             except ValueError:
                 found.append("empty")
                 continue
-            found.append(self.of(held, _all_of(code.enclosing.get(name, ()), code)))
+            found.append(self.of(held, code.enclosing.get(name, AS_VALUE)))
         return tuple(found)
 
     def _global(self, function: FunctionType, name: str, ways: Collection) -> Any:
@@ -249,32 +251,35 @@ class _Reader:
     def _partial(self, made: partial) -> tuple:
         return partial, self.of(made.func), self.of(made.args), self.of(made.keywords)
 
-    def _wrapped(self, function: Any) -> tuple:
-        return "cached", self.of(function.__wrapped__)
+    def _ufunc(self, function: np.ufunc) -> np.ufunc:
+        if getattr(np, function.__name__, None) is not function:
+            raise Opaque("a ufunc of somebody's function")
+        return function
 
     def _module(self, module: ModuleType, ways: Collection[tuple[str, ...]]) -> Any:
-        name = module.__name__
+        """What is read of a module.
+
+        One of the user's must be gone on from by name: who holds it could read any name of it.
+        """
+        name, held = module.__name__, vars(module)
         root = name.partition(".")[0]
         if name in PURE_MODULES:
             return module
         if root in sys.stdlib_module_names or name.startswith("numpy."):
             raise Opaque(f"the module {name}")
-        begun = ways if isinstance(ways, _Any) else {way[0] for way in ways if way}
-        if root == "numpy" and not FROM_OUTSIDE.isdisjoint(begun):
-            raise Opaque("what NumPy reads from outside")
-        if not _settled(name) and hasattr(module, "__getattr__"):
-            raise Opaque(f"the module {name}, which makes its names")
-        ways = ways if isinstance(ways, _Any) else frozenset(ways)
+        if root == "opentrn" and () in ways:
+            ways = {(one,) for one in held if not one.startswith("_")}
+        ways = frozenset(ways)
         if (known := self.met.get((name, ways))) is not None:
             return "again", known
         self.met[name, ways] = len(self.met)
-        held, on = vars(module), {}
-        if isinstance(ways, _Any):
-            on = dict.fromkeys(ways & held.keys(), ways)
-        else:
-            for way in ways:
-                if way and way[0] in held:
-                    on.setdefault(way[0], set()).add(way[1:])
+        on: dict[str, set] = {}
+        for way in ways:
+            if not way or way[0] not in held or way[0].startswith("__"):
+                raise Opaque(f"the module {name} as a value")
+            if root == "numpy" and way[0] in FROM_OUTSIDE:
+                raise Opaque("what NumPy reads from outside")
+            on.setdefault(way[0], set()).add(way[1:])
         if _settled(name):
             return tuple([self._of_settled(held[one], on[one]) for one in sorted(on)])
         return name, tuple([(one, self.of(held[one], on[one])) for one in sorted(on)])
@@ -285,12 +290,13 @@ class _Reader:
 
     # ------------------------------------------------------------ classes and their instances
 
+    def _itself(self, kind: type) -> bool:
+        """Whether a class is known by its name."""
+        home = kind.__module__
+        return _settled(home) or home == "builtins" or home.lstrip("_") in PURE_MODULES
+
     def _class(self, kind: type) -> Any:
-        if (
-            _settled(kind.__module__)
-            or kind.__module__ == "builtins"
-            or (kind.__module__.lstrip("_") in PURE_MODULES)
-        ):
+        if self._itself(kind):
             return kind
         known = self._entered(kind)
         if known is not None:
@@ -305,25 +311,31 @@ class _Reader:
         return kind.__qualname__, bases, (*self._members(kind),)
 
     def _members(self, kind: type) -> Iterator[tuple]:
-        enum = isinstance(kind, EnumType)
         for name, value in vars(kind).items():
-            formal = name in _FORMAL or _generated(kind, value)
-            if formal or isinstance(value, MemberDescriptorType | GetSetDescriptorType):
+            if name in _FORMAL or _generated(kind, value):
                 continue
-            if not enum:
+            if isinstance(value, MemberDescriptorType) and "__slots__" in vars(kind):
+                continue
+            if isinstance(kind, EnumType):
+                yield from self._of_enum(kind, name, value)
+            else:
                 yield name, self._member(value)
-            elif type(value) is kind:
-                yield name, self.of(value._value_)
-            elif isinstance(value, FunctionType | staticmethod | classmethod) and (
-                not name.startswith("_")
-            ):
-                yield name, self._member(value)
+
+    def _of_enum(self, kind: EnumType, name: str, value: Any) -> Iterator[tuple]:
+        """A member with all that hangs on it, or what an enumeration has besides."""
+        if type(value) is kind:
+            fields = {key: one for key, one in vars(value).items() if key[:1] != "_"}
+            yield name, self.of(value._value_), self._dict(fields)
+        elif not (name[:1] == name[-1:] == "_" and _home(value) in ("", "enum")):
+            yield name, self._member(value)
 
     def _member(self, value: Any) -> Any:
         if isinstance(value, property):
             return property, self.of(value.fget), self.of(value.fset), self.of(value.fdel)
         if isinstance(value, staticmethod | classmethod):
             return type(value), self.of(value.__func__)
+        if isinstance(value, _TUPLE_FIELD):
+            return value.__reduce__()
         if isinstance(value, cached_property):
             return cached_property, self.of(value.func)
         return self.of(value)
@@ -332,15 +344,21 @@ class _Reader:
         kind = type(value)
         return self._class(kind), value if _settled(kind.__module__) else value.name
 
-    def _instance(self, value: Any) -> tuple:
-        """An object with fields, of a class whose methods can be read, or of one of ours."""
+    def _instance(self, value: Any) -> Any:
+        """An object with fields, of classes that can be read, or one of ours.
+
+        What other classes keep in their objects does not show: an `itertools.count`, a `deque`.
+        """
         kind = type(value)
+        if (known := self._entered(value)) is not None:
+            return "again", known
         if _settled(kind.__module__):
             return kind, self._of_ours(value)
-        plain = {base for base in kind.__mro__ if base.__module__ == "builtins"}
-        if not plain <= {object, tuple}:
-            raise Opaque(f"a {kind.__qualname__}")
-        content = tuple([self.of(one) for one in value]) if tuple in plain else ()
+        for base in kind.__mro__:
+            written = not self._itself(base) or base.__module__.startswith("opentrn.")
+            if not written and base not in (object, tuple, Generic):
+                raise Opaque(f"a {kind.__qualname__}")
+        content = tuple([self.of(one) for one in value]) if isinstance(value, tuple) else ()
         return self._class(kind), content, self._fields(value)
 
     def _fields(self, value: Any) -> tuple:
@@ -350,7 +368,8 @@ class _Reader:
             for name, one in vars(base).items()
             if isinstance(one, MemberDescriptorType)
         ]
-        return self._dict(getattr(value, "__dict__", {})), tuple(slots)
+        fields = getattr(value, "__dict__", None)
+        return None if fields is None else self._dict(fields), tuple(slots)
 
     def _of_ours(self, value: Any) -> Any:
         """A kernel, or an object that holds plain values (as limits do); no tensor, no machine."""
@@ -363,19 +382,18 @@ class _Reader:
         return self._dict(fields)
 
 
-def _all_of(ways: Collection[tuple[str, ...]], code: _Code) -> Collection[tuple[str, ...]]:
-    """The ways on; every one that the code can name where the value itself is used."""
-    if () not in ways:
-        return ways
-    return _Any(code.every)
-
-
 def _generated(kind: type, value: Any) -> bool:
     """Whether a class member is a method that `dataclasses` wrote."""
     if "__dataclass_fields__" not in vars(kind) or not isinstance(value, FunctionType):
         return False
     home = value.__globals__.get("__name__")
     return home in ("dataclasses", "reprlib") or value.__code__.co_filename == "<string>"
+
+
+def _home(value: Any) -> str:
+    """The module in which a function, or one that a class wraps, was written."""
+    inner = getattr(value, "__func__", getattr(value, "fget", value))
+    return inner.__globals__.get("__name__", "") if isinstance(inner, FunctionType) else ""
 
 
 def _is_error(value: Any) -> bool:
@@ -397,7 +415,7 @@ _READ: dict[type, Callable[[_Reader, Any], Any]] = {
     BuiltinFunctionType: _Reader._builtin,
     MethodType: _Reader._method,
     partial: _Reader._partial,
-    type(lru_cache(len)): _Reader._wrapped,
+    np.ufunc: _Reader._ufunc,
     type: _Reader._class,
     Enum: _Reader._enum,
 }

@@ -1,8 +1,12 @@
 """Launches that repeat are replayed: the same bits, and never a program that is out of date."""
 
+import collections
+import contextlib
 import enum
 import functools
+import itertools
 import math
+import operator
 import random
 import threading
 import time
@@ -15,7 +19,7 @@ import numpy as np
 import pytest
 
 from opentrn import nki
-from opentrn.base import UnwrittenError, UsageError
+from opentrn.base import UnwrittenError, UsageError, numerics
 from opentrn.nki import again, beta1, reads
 from opentrn.nki import isa as nisa
 from opentrn.nki import language as nl
@@ -244,6 +248,18 @@ class Mode(enum.Enum):
     def factor(self):
         return self.value * MODE_EXTRA
 
+    def _hidden(self):
+        return MODE_EXTRA
+
+
+class Slotted:
+    __slots__ = ("a",)
+
+
+class Special(nl.NKIObject if hasattr(nl, "NKIObject") else nki.NKIObject):
+    def __init__(self, scale):
+        self.scale = scale
+
 
 MODE_EXTRA = 1.0
 Pair = namedtuple("Pair", "a b")
@@ -263,6 +279,8 @@ def changes():
     table, listed, array = {"k": 2.0}, [1.0, [2.0]], np.array([2.0, 3.0])
     nested = {"inner": Pair(2.0, [1.0])}
     module.factor, module.call = 2.0, lambda: module.factor
+    slotted, special = Slotted(), Special(2.0)
+    slotted.a = 2.0
 
     def new_method(self):
         return 7.0
@@ -286,8 +304,13 @@ def changes():
         "help": (lambda: helped(1.0), lambda: globals().update(HELP=3.0), 2, 3),
         "partial": (functools.partial(lambda a: a[0], listed),
                     lambda: listed.__setitem__(0, 3.0), 1, 3),
+        "object of nki": (lambda: special.scale, lambda: setattr(special, "scale", 3.0), 2, 3),
         "length": (lambda: len(nested), lambda: nested.update(more=1), 1, 2),
-        "cached": (functools.lru_cache(lambda: 2.0), lambda: None, 2, 2),
+        "enum": (lambda: Mode.TWICE.factor(), lambda: setattr(Mode.TWICE, "_value_", 5.0), 2, 5),
+        "enum's own": (
+            lambda: Mode.TWICE._hidden(), lambda: globals().update(MODE_EXTRA=2.0), 1, 2,
+        ),
+        "slots": (lambda: slotted.a, lambda: setattr(slotted, "a", 3.0), 2, 3),
         "negative zero": (lambda: math.copysign(1.0, table["z"]), None, 1, -1),
     }  # fmt: skip
 
@@ -305,6 +328,7 @@ def test_a_change_of_anything_the_kernel_reads_is_seen(what, replays):
     def kernel(x):
         return stored(nl.multiply(nl.load(x), float(read())))
 
+    value = Mode.TWICE._value_
     try:
         for out in launched(kernel, X):
             assert np.array_equal(out, first * X)
@@ -314,6 +338,7 @@ def test_a_change_of_anything_the_kernel_reads_is_seen(what, replays):
             assert np.array_equal(out, second * X)
     finally:
         globals().update(before)
+        Mode.TWICE._value_ = value
         for name, value in kept.items():
             setattr(Config, name, value)
 
@@ -480,6 +505,139 @@ def test_values_that_decide_are_never_replayed(replays):
         found = counted(X, np.array([[n]], np.int32))
         assert np.array_equal(found, X + n)
     assert not replays
+
+
+class Reading:
+    """A kernel that adds what `read` gives, and how that changes from launch to launch."""
+
+    def __init__(self, read, change=lambda: None, given=None):
+        self.read, self.change, self.given = read, change, given
+
+    def sequence(self):
+        """What six launches add."""
+
+        @nki.jit
+        def kernel(x, given):
+            return stored(nl.add(nl.load(x), float(self.read(given) if given else self.read())))
+
+        found = []
+        for _ in range(6):
+            found.append(float(kernel(np.zeros((2, 2), np.float32), self.given)[0, 0]))
+            self.change()
+        return found
+
+
+def bumped():
+    module.v += 1
+
+
+TEXT = "{.v}"
+
+
+class Holder:
+    def __init__(self):
+        self.module = module
+
+
+@functools.lru_cache
+def remembered():
+    return float(STATE["calls"])
+
+
+def forget():
+    STATE["calls"] += 1
+    if STATE["calls"] % 3 == 0:
+        remembered.cache_clear()
+
+
+def hidden_states():
+    """State that does not show in what a kernel's code and objects hold."""
+    numbers, line, around = itertools.count(), collections.deque([1, 2, 3]), itertools.cycle([4, 5])
+    other = collections.defaultdict(float, a=1.0)
+    holder, proxy = Holder(), types.MappingProxyType(STATE)
+    picks = [operator.itemgetter(0)]
+
+    def picked():
+        picks[0] = operator.itemgetter((len(picks) + 1) % 3)
+        picks.append(0)
+
+    def count():
+        STATE["calls"] += 1
+
+    def through(given):
+        return given.v
+
+    return {
+        "count": Reading(lambda: next(numbers)),
+        "deque": Reading(lambda: line[0], lambda: line.rotate(1)),
+        "cycle": Reading(lambda: next(around)),
+        "defaultdict": Reading(lambda: other["a"], lambda: other.update(a=other["a"] + 1)),
+        "itemgetter": Reading(lambda: picks[0]((1, 2, 3)), picked),
+        "proxy": Reading(lambda: proxy["calls"], count),
+        "module in a call": Reading(lambda: through(module), bumped),
+        "module in an object": Reading(lambda: holder.module.v, bumped),
+        "module in a list": Reading(lambda: [module][0].v, bumped),
+        "module as argument": Reading(through, bumped, module),
+        "module in an argument": Reading(lambda given: given[0].v, bumped, [module]),
+        "module by default": Reading(lambda m=module: m.v, bumped),
+        "names of a module": Reading(lambda: module.__dict__["v"], bumped),
+        "text of a module": Reading(lambda: TEXT.format(module), bumped),
+        "attrgetter": Reading(lambda: operator.attrgetter("v")(module), bumped),
+        "remembered": Reading(remembered, forget),
+        "ufunc": Reading(lambda: frompy(1.0), bumped),
+        "state of numpy": Reading(
+            lambda: np.get_printoptions()["precision"],
+            lambda: np.set_printoptions(precision=np.get_printoptions()["precision"] % 8 + 1),
+        ),
+    }
+
+
+frompy = np.frompyfunc(lambda x: x + module.v, 1, 1)
+
+
+@pytest.mark.parametrize("what", [*hidden_states()])
+def test_hidden_state_gives_what_traced_launches_give(what, replays):
+    found = []
+    for way in (again.tracing, contextlib.nullcontext):
+        STATE["calls"], module.v = 0, 0.0
+        remembered.cache_clear()
+        np.set_printoptions(precision=8)
+        with way():
+            found.append(hidden_states()[what].sequence())
+    assert found[0] == found[1]
+    assert len(set(found[0])) > 1, "the state must change for this to show anything"
+
+
+def test_rounding_by_chance_draws_at_every_launch(replays):
+    @nki.jit
+    def rounded(x):
+        tile = nl.ndarray(x.shape, nl.bfloat16)
+        nisa.activation(dst=tile, op=nl.copy, data=nl.load(x))
+        return stored(tile)
+
+    given = np.full((128, 64), 1 + 2.0**-9, np.float32)
+    launched(rounded, given, times=3)
+    draws = np.random.default_rng(0)
+    with numerics.stochastic(lambda n: draws.integers(0, 2**32, n, dtype=np.uint32)):
+        found = {rounded(given).tobytes() for _ in range(4)}
+    assert len(found) == 4
+    assert np.array_equal(rounded(given), np.ones_like(given))
+
+
+def test_two_names_of_one_list_are_told_from_two_lists(replays):
+    one, two = [1.0], [1.0]
+    pair = [one, two]
+
+    @nki.jit
+    def kernel(x):
+        pair[0].append(2.0)
+        total = sum(pair[1])
+        pair[0].pop()
+        return stored(nl.multiply(nl.load(x), total))
+
+    assert all(np.array_equal(out, X) for out in launched(kernel, X))
+    pair[1] = one
+    assert np.array_equal(kernel(X), 3 * X)
 
 
 # ---------------------------------------------------------------- what is noticed
