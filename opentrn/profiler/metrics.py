@@ -12,6 +12,7 @@ import numpy as np
 from opentrn.cost import roofline
 from opentrn.hw import Chip
 from opentrn.isa import SPILL_RELOAD, SPILL_SAVE, Program
+from opentrn.profiler.descriptors import KINDS, by_maker
 from opentrn.profiler.details import Detail
 from opentrn.profiler.table import DMA, ENGINES, Table, covered
 
@@ -55,6 +56,18 @@ METRICS: dict[str, Kind] = {
     "adjusted_hardware_flops": Kind("FLOP", "hardware_flops as BF16 work: fp32 x 4, fp8 x 0.5"),
     "adjusted_transpose_flops": Kind("FLOP", "transpose_flops as BF16 work"),
     "mfu_estimated_percent": Kind("%", "model_flops / (2 x PEs x clock x total_time)"),
+    "mfu_inst_estimated_percent": Kind(
+        "%", "(hardware_flops - transpose_flops) / (2 x PEs x clock x total_time)"
+    ),
+    "mfu_inst_max_achievable_estimated_percent": Kind(
+        "%", "mm_arithmetic_intensity / peak_flops_bandwidth_ratio"
+    ),
+    "mfu_hlo_estimated_percent": Kind(
+        "%", "mfu_estimated_percent, where the graph's flops are given"
+    ),
+    "mfu_hlo_max_achievable_estimated_percent": Kind(
+        "%", "mfu_max_achievable_estimated_percent, of a graph's flops"
+    ),
     "hfu_estimated_percent": Kind("%", "hardware_flops / (2 x PEs x clock x total_time)"),
     "mfu_max_achievable_estimated_percent": Kind(
         "%", "(model_flops / HBM bytes) / peak_flops_bandwidth_ratio"
@@ -75,9 +88,6 @@ METRICS: dict[str, Kind] = {
     "dma_bandwidth_percent": Kind(
         "%", "dma_bandwidth of what the core's DMA engines can sustain (ours)"
     ),
-    "static_dma_size": Kind("B", "bytes moved by transfers with prepared descriptors"),
-    "software_dynamic_dma_size": Kind("B", "bytes moved by software-generated descriptors"),
-    "hardware_dynamic_dma_size": Kind("B", "bytes moved by hardware-generated descriptors"),
     "hbm_read_bytes": Kind("B", "read from HBM by the DMA engines"),
     "hbm_write_bytes": Kind("B", "written to HBM by the DMA engines"),
     "hbm_reload_bytes": Kind("B", "read from HBM after having been read before (ours)"),
@@ -98,6 +108,14 @@ METRICS: dict[str, Kind] = {
     "weight_size_bytes": Kind("B", "constants of the program"),
     "inputs_and_weights_size_bytes": Kind("B", "inputs and constants"),
     "inputs_outputs_weights_size_bytes": Kind("B", "inputs, outputs and constants"),
+    **{name: Kind(unit, meaning) for name, (unit, meaning) in KINDS.items()},
+    "input_queue_bytes": Kind("B", "read by transfers from inputs of the program"),
+    "output_queue_bytes": Kind("B", "written by transfers to outputs of the program"),
+    "weight_queue_bytes": Kind("B", "read by transfers from constants of the program"),
+    "trace_count": Kind("", "events of the trace"),
+    "total_exec_time": Kind("s", "from the first start to the last result"),
+    "total_active_time": Kind("s", "at least one engine or transfer is active"),
+    "total_active_time_percent": Kind("%", "total_active_time of total_exec_time"),
     "throttle_time": Kind("s", "Tensor Engine time lost to its cold clock (ours)"),
     "sbuf_peak_bytes": Kind("B", "most SBUF in use at once, all partitions (ours)"),
     "sbuf_peak_percent": Kind("%", "sbuf_peak_bytes of the usable SBUF (ours)"),
@@ -108,7 +126,11 @@ METRICS: dict[str, Kind] = {
 """Every metric a summary may have."""
 
 _TIMED_UNITS = ("s", "B/s", "cycle")
-_COUNTED_SHARES = ("mfu_max_achievable_estimated_percent",)
+_COUNTED_SHARES = (
+    "mfu_max_achievable_estimated_percent", "mfu_inst_max_achievable_estimated_percent",
+    "mfu_hlo_max_achievable_estimated_percent",
+    *(name for name in KINDS if name.endswith("size_percent")),
+)  # fmt: skip
 _TIMED_COUNTS = ("sbuf_peak_bytes", "psum_peak_banks")
 
 COUNTED = tuple(
@@ -123,9 +145,19 @@ ABSENT = {
     "throttle_time": "needs the program, for the time at full speed",
     "adjusted_hardware_flops": "needs the program, for the dtypes",
     "adjusted_transpose_flops": "needs the program, for the dtypes",
-    "static_dma_size": "needs the program, for who generates descriptors",
-    "software_dynamic_dma_size": "needs the program, for who generates descriptors",
-    "hardware_dynamic_dma_size": "needs the program, for who generates descriptors",
+    **dict.fromkeys(KINDS, "needs the program, for who generates descriptors"),
+    **{
+        f"{maker}_dma_packet_{what}": "the model moves whole transfers, not packets"
+        for maker in ("static", "software_dynamic", "hardware_dynamic")
+        for what in ("count", "percent")
+    },
+    "dynamic_dma_packet_percent": "the model moves whole transfers, not packets",
+    "total_row_count": "the official profiler's database is not built",
+    "input_queue_bytes": "needs the program",
+    "output_queue_bytes": "needs the program",
+    "weight_queue_bytes": "needs the program",
+    "mfu_hlo_estimated_percent": "needs the flops of a graph",
+    "mfu_hlo_max_achievable_estimated_percent": "needs the flops of a graph",
     "hbm_reload_bytes": "needs the program, for the places of the bytes",
     "weight_size_bytes": "needs the program",
     "inputs_and_weights_size_bytes": "needs the program",
@@ -134,7 +166,19 @@ ABSENT = {
     "sbuf_peak_bytes": "the trace has no counter `sbuf_bytes`",
     "sbuf_peak_percent": "the trace has no counter `sbuf_bytes`",
     "psum_peak_banks": "the trace has no counter `psum_banks`",
-    "cc_op_active_time": "the trace of one core has no collectives",
+    **{
+        f"cc_{name}": "the trace of one core has no collectives"
+        for name in (
+            "op_time",
+            "op_active_time",
+            "op_active_time_percent",
+            "op_count",
+            "cores_instruction_time",
+            "cores_instruction_active_time",
+            "cores_instruction_active_time_percent",
+            "cores_instruction_count",
+        )
+    },
 }
 """Why a metric may be missing; a summary lists those that are."""
 
@@ -170,8 +214,10 @@ def measure(table: Table, chip: Chip, known: list[Detail | None], program) -> di
         "host_launch_time": chip.launch.graph,
         "neuroncore_cycle_count": round(total * chip.sync.clock),
         "event_count": len(table),
+        "trace_count": len(table),
     }
     found |= {f"{name}_bytes": int(table.written[rows].sum()) for name, rows in spills(table)}
+    found |= _active_span(table)
     found |= _engines(table, busy)
     found |= _transfers(table, chip, busy, known)
     found |= _memories(table, known)
@@ -180,7 +226,12 @@ def measure(table: Table, chip: Chip, known: list[Detail | None], program) -> di
     if program is not None:
         found |= _sizes(program, chip, total)
         found["throttle_time"] = _throttled(table, known) * NS
-    return found | _rates(found, chip, dtype_of(table, chip, known), _carried(table))
+    found |= _rates(found, chip, dtype_of(table, chip, known), _carried(table))
+    if "model_flops" in table.trace.meta:
+        for name in ("mfu_estimated_percent", "mfu_max_achievable_estimated_percent"):
+            if name in found:
+                found[name.replace("mfu", "mfu_hlo")] = found[name]
+    return found
 
 
 def spills(table: Table) -> Iterator[tuple[str, np.ndarray]]:
@@ -194,6 +245,19 @@ def _active(table: Table, lane: str) -> float:
     """ns in which at least one event of the resource is under way, results being written too."""
     on = table.on(lane)
     return covered(table.start[on], table.done[on])
+
+
+def _active_span(table: Table) -> dict[str, float]:
+    """How long anything ran, and how much of that something did."""
+    if not len(table):
+        return {"total_exec_time": 0.0, "total_active_time": 0.0, "total_active_time_percent": 0.0}
+    last = float(table.done.max()) - float(table.start.min())
+    at_work = covered(table.start, table.done)
+    return {
+        "total_exec_time": last * NS,
+        "total_active_time": at_work * NS,
+        "total_active_time_percent": percent(at_work, last),
+    }
 
 
 def _engines(table: Table, busy: dict[str, float]) -> dict[str, Any]:
@@ -231,11 +295,7 @@ def _transfers(table: Table, chip: Chip, busy: dict[str, float], known) -> dict[
         "dma_bandwidth": rate,
         "dma_bandwidth_percent": percent(rate, chip.dma.engines * chip.dma.engine_rate),
     }
-    kinds = {detail.dynamic for detail in known if detail is not None}
-    if kinds:
-        for name in ("static", "software_dynamic", "hardware_dynamic"):
-            mine = np.array([d is not None and d.dynamic == name.split("_")[0] for d in known])
-            found[f"{name}_dma_size"] = int(size[on & mine].sum())
+    found |= by_maker(table, known, size)
     return found
 
 
@@ -345,6 +405,7 @@ def _rates(found: dict[str, Any], chip: Chip, dtype: str, carried: float) -> dic
     bound = float(roofline(model, carried, chip, dtype, cores=1).seconds)
     made = {
         "mfu_estimated_percent": percent(model, peak(chip) * total),
+        "mfu_inst_estimated_percent": percent(useful, peak(chip) * total),
         "hfu_estimated_percent": percent(found["hardware_flops"], peak(chip) * total),
         "peak_flops_bandwidth_ratio": ridge,
         "mbu_estimated_percent": percent(hbm, stack_bandwidth(chip) * total),
@@ -353,5 +414,6 @@ def _rates(found: dict[str, Any], chip: Chip, dtype: str, carried: float) -> dic
     }
     if hbm:
         made["mm_arithmetic_intensity"] = useful / hbm
+        made["mfu_inst_max_achievable_estimated_percent"] = percent(useful / hbm, ridge)
         made["mfu_max_achievable_estimated_percent"] = percent(model / hbm, ridge)
     return made

@@ -10,7 +10,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -54,8 +54,9 @@ def load_summary(path: str | os.PathLike) -> Summary:
 def save_perfetto(trace: Trace, path: str | os.PathLike) -> Path:
     """Write a trace that Perfetto and chrome://tracing open, whole or not at all.
 
-    One track for each engine and DMA queue, counters, arrows for waits on semaphores, and as
-    arguments of each event its source line, bytes, flops, grade and what it waited for.
+    One track for each engine and DMA queue, one for the waits of each engine on semaphores, with
+    arrows from what they waited for, counters, and as arguments of each event its source line,
+    bytes, flops, grade and what it waited for.
 
     Raises what `base.write_whole` raises.
     """
@@ -70,7 +71,8 @@ def perfetto_pieces(trace: Trace) -> Iterator[str]:
     name = _encode(str(trace.meta.get("target", "core")))
     yield f'{{"ph":"M","pid":1,"tid":0,"name":"process_name","args":{{"name":{name}}}}}'
     numbers, tracks = tracks_of(read)
-    for tid, track in enumerate(tracks, 1):
+    waits = list(_idle(read, 1 + len(tracks)))
+    for tid, track in enumerate([*tracks, *dict.fromkeys(wait.track for wait in waits)], 1):
         yield (
             f',\n{{"ph":"M","pid":1,"tid":{tid},"name":"thread_name",'
             f'"args":{{"name":{_encode(track)}}}}},\n{{"ph":"M","pid":1,"tid":{tid},'
@@ -78,6 +80,7 @@ def perfetto_pieces(trace: Trace) -> Iterator[str]:
         )
     yield from _events(read, numbers)
     yield from _waits(read, numbers)
+    yield from map(_wait, waits)
     for counter, points in trace.counters.items():
         yield from _counter(counter, points)
     yield "\n]}\n"
@@ -174,6 +177,41 @@ def _waits(read: Table, numbers: list[int]) -> Iterator[str]:
             yield "".join(batch)
             batch.clear()
     yield "".join(batch)
+
+
+class _Wait(NamedTuple):
+    """Time (ns) in which an engine had nothing to do but wait for a semaphore."""
+
+    tid: int
+    track: str
+    start: float
+    end: float
+    what: str
+    line: str
+
+
+def _idle(read: Table, first: int) -> Iterator[_Wait]:
+    """The waits of each engine that has any, on tracks from number `first` on."""
+    for engine in ENGINES:
+        before, waited = 0.0, False
+        for row in np.flatnonzero(read.on(engine)).tolist():
+            start = float(read.start[row])
+            if start > before and read.reason(row)[0] in _SEMAPHORES:
+                line = str(read.where[row]) if read.where[row] is not None else ""
+                track = f"{engine} semaphores"
+                yield _Wait(first, track, before, start, f"wait for {read.waited_for[row]}", line)
+                waited = True
+            before = max(before, float(read.end[row]))
+        first += waited
+
+
+def _wait(wait: _Wait) -> str:
+    start = round(wait.start * 1e3)
+    lasts = round(wait.end * 1e3) - start
+    return (
+        f',\n{{"ph":"X","pid":1,"tid":{wait.tid},"ts":{start / 1e6!r},"dur":{lasts / 1e6!r},'
+        f'"cat":"semaphore","name":{_encode(wait.what)},"args":{{"line":{_encode(wait.line)}}}}}'
+    )
 
 
 def _counter(counter: str, points: list[tuple[float, float]]) -> Iterator[str]:

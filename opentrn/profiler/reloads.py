@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from opentrn.base import Where
-from opentrn.isa import SPILL_RELOAD, Loop, View
+from opentrn.isa import SPILL_RELOAD, Loop, Program, View
 from opentrn.profiler.table import covered
 
 _MOST_RUNS = 1 << 23
@@ -59,6 +59,24 @@ def reloads_of(instructions: Iterable) -> tuple[Reload, ...]:
     return tuple(sorted(found, key=lambda one: (-one.again, one.name)))
 
 
+def queued(program: Program, instructions: Iterable) -> dict[str, int]:
+    """Bytes that transfers read from inputs and constants of the program and write to its outputs.
+
+    `instructions` are the executed ones.
+    """
+    kinds = dict.fromkeys(program.inputs, "input") | dict.fromkeys(program.constants, "weight")
+    outputs, found = set(program.outputs), {"input": 0, "output": 0, "weight": 0}
+    for one in instructions:
+        if isinstance(one, Loop) or getattr(one.form, "move", None) is None:
+            continue
+        for view in one.reads():
+            if view.buffer in kinds:
+                found[kinds[view.buffer]] += view.nbytes
+        for view in one.writes():
+            found["output"] += view.nbytes if view.buffer in outputs else 0
+    return {f"{kind}_queue_bytes": nbytes for kind, nbytes in found.items()}
+
+
 def _traffic(seen: dict[View, int]) -> tuple[int, int]:
     """`(bytes read, distinct bytes)` of the views of one buffer."""
     read = sum(view.nbytes * times for view, times in seen.items())
@@ -102,4 +120,4 @@ def _starts(offset: int, outer: list[tuple[int, int]]) -> np.ndarray:
     return found
 
 
-__all__ = ["Reload", "reloads_of"]
+__all__ = ["Reload", "queued", "reloads_of"]

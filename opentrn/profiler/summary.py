@@ -22,7 +22,7 @@ from opentrn.profiler.details import details, matched
 from opentrn.profiler.gains import Case
 from opentrn.profiler.metrics import ABSENT, METRICS, NS, measure
 from opentrn.profiler.path import Path, critical_path
-from opentrn.profiler.reloads import Reload, reloads_of
+from opentrn.profiler.reloads import Reload, queued, reloads_of
 from opentrn.profiler.source import Line, lines_of
 from opentrn.profiler.table import Table, table
 
@@ -161,8 +161,9 @@ def summarize(
     known = matched(read, details(program))
     found = measure(read, chip, known, program)
     if program is not None:
-        ran = program.instructions() if instructions is None else instructions
+        ran = list(program.instructions()) if instructions is None else instructions
         reloads = reloads_of(ran)
+        found |= queued(program, ran)
         found["hbm_reload_bytes"] = sum(one.again for one in reloads)
     else:
         reloads = ()

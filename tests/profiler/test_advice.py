@@ -120,3 +120,11 @@ def test_who_makes_the_descriptors():
     assert found["hardware_dynamic_dma_size"] == 128 * 16 * 4
     assert found["software_dynamic_dma_size"] == 128 * 32 * 4
     assert found["static_dma_size"] == 128 * (16 + 64) * 4
+    shares = [found[f"{who}_dma_size_percent"] for who in
+              ("hardware_dynamic", "software_dynamic", "dynamic", "static")]  # fmt: skip
+    assert shares == [12.5, 25.0, 37.5, 62.5]
+    assert found["input_queue_bytes"] == found["output_queue_bytes"] == 128 * 64 * 4
+    assert found["weight_queue_bytes"] == 0
+    parts = [found[f"{who}_dma_active_time"] for who in
+             ("hardware_dynamic", "software_dynamic", "static")]  # fmt: skip
+    assert max(parts) <= found["dma_active_time"] <= sum(parts) + 1e-15

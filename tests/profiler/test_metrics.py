@@ -1,6 +1,7 @@
 """Metrics against numbers worked out by hand, and laws that hold for every real program."""
 
 import json
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
@@ -113,6 +114,26 @@ def test_counters_and_given_values():
     assert found["model_flops"] == 12345
     assert list(found.grades.items()) == [("stated", 0.75), ("assumed", 0.25)]
     assert found["spill_save_bytes"] == found["spill_reload_bytes"] == 0
+
+
+def test_every_public_metric_is_there_or_says_why_not():
+    """Table Summary of the Profile Parquet Schema Reference 7.4.0 (Neuron SDK 2.31.0)."""
+    public = (Path(__file__).parent / "public_metrics.txt").read_text().split()
+    assert len(public) == 101
+    assert [name for name in public if name not in METRICS and name not in ABSENT] == []
+    found = summarize(traces.page(), "trn2")
+    assert [name for name in public if name not in found and name not in found.absent] == []
+
+
+def test_the_span_and_what_is_active_in_it():
+    made = traces.Maker()
+    for start, end in ((100, 300), (200, 400), (600, 700)):
+        made.move(start, end, 64)
+    found = summarize(made.trace, "trn2")
+    assert found["total_exec_time"] == pytest.approx(600e-9)
+    assert found["total_active_time"] == pytest.approx(400e-9)
+    assert found["total_active_time_percent"] == pytest.approx(100 * 4 / 6)
+    assert found["trace_count"] == 3
 
 
 def test_what_is_absent_says_why():

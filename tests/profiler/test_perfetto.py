@@ -15,16 +15,20 @@ def written(trace, tmp_path):
     return json.loads(path.read_text(encoding="utf-8"))
 
 
+def worked(events):
+    """The slices of work, without those of waits."""
+    return [e for e in events if e["ph"] == "X" and e.get("cat") != "semaphore"]
+
+
 def test_every_event_is_there(tmp_path):
     trace = traces.page()
     data = written(trace, tmp_path)
     assert data["displayTimeUnit"] == "ns"
     assert data["otherData"] == {"program": "a kernel", "target": "trn2"}
-    names = {
-        e["tid"]: e["args"]["name"] for e in data["traceEvents"] if e["name"] == "thread_name"
-    }
-    assert list(names.values()) == ["tensor", "vector", "sync", "dma.q0", "dma.q1"]
-    events = [e for e in data["traceEvents"] if e["ph"] == "X"]
+    names = {e["tid"]: e["args"]["name"] for e in data["traceEvents"] if e["name"] == "thread_name"}
+    tracks = [name for name in names.values() if not name.endswith(" semaphores")]
+    assert tracks == ["tensor", "vector", "sync", "dma.q0", "dma.q1"]
+    events = worked(data["traceEvents"])
     assert len(events) == len(trace)
     for event, row in zip(events, trace, strict=True):
         assert names[event["tid"]] == row.track
@@ -42,7 +46,7 @@ def test_every_event_is_there(tmp_path):
 def test_arrows_lead_from_what_was_waited_for_to_what_waited(tmp_path):
     trace = traces.dependency_bound()
     events = written(trace, tmp_path)["traceEvents"]
-    slices = [e for e in events if e["ph"] == "X"]
+    slices = worked(events)
     begins = {e["id"]: e for e in events if e["ph"] == "s"}
     ends = {e["id"]: e for e in events if e["ph"] == "f"}
     # Load, matmul, copy, store, twice: all but the first wait for the one before them.
@@ -52,6 +56,25 @@ def test_arrows_lead_from_what_was_waited_for_to_what_waited(tmp_path):
         assert (begin["tid"], end["tid"]) == (before["tid"], waiter["tid"])
         assert before["ts"] <= begin["ts"] < before["ts"] + before["dur"]
         assert end["ts"] == waiter["ts"]
+
+
+def test_each_engine_has_a_track_of_its_waits_for_semaphores(tmp_path):
+    events = written(traces.dependency_bound(), tmp_path)["traceEvents"]
+    names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    waits = [e for e in events if e["ph"] == "X" and e.get("cat") == "semaphore"]
+    assert {names[e["tid"]] for e in waits} == {"tensor semaphores", "vector semaphores"}
+    number = {name: tid for tid, name in names.items()}
+    for engine in ("tensor", "vector"):
+        work = [e for e in worked(events) if e["tid"] == number[engine]]
+        own = [e for e in waits if e["tid"] == number[f"{engine} semaphores"]]
+        # Both waits of either engine fill the time from its last work to the next.
+        ends = [0.0] + [e["ts"] + e["dur"] for e in work]
+        assert [e["ts"] for e in own] == pytest.approx(ends[: len(own)])
+        assert [e["ts"] + e["dur"] for e in own] == pytest.approx([e["ts"] for e in work])
+        assert [e["args"]["line"] for e in own] == [e["args"]["line"] for e in work]
+    assert {e["name"].split(" #")[0] for e in waits if e["tid"] == number["tensor semaphores"]} == {
+        "wait for dma: dma_copy"
+    }
 
 
 def test_counters(tmp_path):
