@@ -251,6 +251,76 @@ def million() -> tuple[float, float, float]:
     return count / 1e6 / min(fast), count / 1e6 / plain, memory / count
 
 
+@nki.jit
+def unrolled(x, w, turns, width=512):
+    """Rows of x through two products and what follows them, every tile its own.
+
+    `width` columns a product: with 512 the Tensor Engine is busy all the time, with 256 now and
+    then, so that its current limiter cannot make up its mind.
+    """
+    out = nl.ndarray(x.shape, x.dtype, buffer=nl.shared_hbm)
+    weights = nl.ndarray((128, 512), x.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=weights, src=w)
+    for turn in range(turns):
+        rows = slice(turn * 128, turn * 128 + 128)
+        a, b, c = (nl.ndarray((128, 512), x.dtype, buffer=nl.sbuf) for _ in range(3))
+        nisa.dma_copy(dst=a, src=x[rows, :])
+        for half in (slice(0, 256), slice(256, 512)):
+            acc = nl.ndarray((128, width), nl.float32, buffer=nl.psum)
+            for k in range(0, 512, 128):
+                nisa.nc_matmul(acc, weights[:, k : k + 128], a[:, 512 - width : 512])
+            e = nl.ndarray((128, 256), x.dtype, buffer=nl.sbuf)
+            share = nl.ndarray((128, 1), nl.float32, buffer=nl.sbuf)
+            nisa.activation(e, nl.exp, acc[:, 0:256])
+            nisa.tensor_reduce(share, nl.add, e, axis=1)
+            nisa.reciprocal(share, share)
+            nisa.tensor_scalar(b[:, half], e, nl.multiply, share)
+        nisa.tensor_tensor(c, b, a, nl.add)
+        nisa.dma_copy(dst=out[rows, :], src=c)
+    return out
+
+
+def tiles() -> list[Figure]:
+    """A million instructions of a kernel whose loop is unrolled: five engines, tiles made anew.
+
+    Never seen before, recorded in a process of its own, whose memory is that of recording and all
+    timing.  The last figure is of one that does not repeat itself in time.
+    """
+    script = "from bench.speed import million_on_tiles; print(*million_on_tiles())"
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True,
+                          text=True, cwd=Path(__file__).resolve().parent.parent)  # fmt: skip
+    fast, plain, memory, aperiodic, slowest = map(float, done.stdout.split())
+    return [
+        Figure("tiles.1M", fast, RATE, 10, "more", "end to end, with Numba"),
+        Figure("tiles.1M.plain", plain, RATE, 2, "more", "end to end"),
+        Figure("tiles.1M.memory", memory, "B/instruction", 400, "less", "4 GB for ten million"),
+        Figure("tiles.aperiodic", aperiodic, RATE, 10, "more", "end to end, with Numba"),
+        Figure("tiles.aperiodic.plain", slowest, RATE, 2, "more", "end to end"),
+    ]
+
+
+def million_on_tiles() -> tuple[float, float, float, float, float]:
+    """Rates with Numba and without, bytes an instruction; both rates for the other width."""
+    chip, turns = hw.target("trn2"), 52_631
+    given = [view_of(Buffer(n, "hbm", (rows, 512), dtype("bfloat16"), kind="input"))
+             for n, rows in enumerate((turns * 128, 128))]  # fmt: skip
+    timeline(nki.record(unrolled, chip, *given, 1000).program, chip, fast=True)  # compiled
+    before, found = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, []
+    for width in (512, 256):
+        program = nki.record(unrolled, chip, *given, turns, width).program
+        for fast in (True, False):
+
+            def fresh(program=program, fast=fast) -> float:
+                return timeline(replace(program), chip, fast=fast).total_ns
+
+            took = min(seconds(fresh) for _ in range(2 if fast else 1))
+            found.append(len(program) / 1e6 / took)
+        if width == 512:
+            memory = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+            found.append(memory / len(program))
+    return tuple(found)
+
+
 def startup() -> list[Figure]:
     """Seconds until `import opentrn` and `opentrn --help` are done, in processes of their own."""
 
@@ -316,7 +386,7 @@ def beside_eager(name: str, model, shape: tuple[int, int]) -> Figure:
 
 MEASUREMENTS = {
     "matmul": matmul, "overhead": overhead, "timing": timing, "loop": loop,
-    "straight": straight, "startup": startup, "fast": fast,
+    "straight": straight, "tiles": tiles, "startup": startup, "fast": fast,
 }  # fmt: skip
 
 
