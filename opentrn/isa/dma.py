@@ -134,6 +134,12 @@ class dma_copy(Instr):
             f"{i.dst.dtype}",
             "use .view(dtype) to move the bits, or dge_mode.swdge or none to cast",
         )
+        yield (
+            i.src.dtype == i.dst.dtype or "packed" not in (i.src.dtype.kind, i.dst.dtype.kind),
+            f"packed types are moved bit by bit, not cast: `src` is {i.src.dtype}, `dst` "
+            f"{i.dst.dtype}",
+            "use .view(dtype) on one side to move the bits",
+        )
         hardware = i.dge_mode is dge_mode.hwdge
         yield (
             i.engine is engine.unknown or (hardware and i.engine.name in ("sync", "scalar")),

@@ -64,7 +64,12 @@ class dma_compute(Instr):
             f"`scales` is None or a 1.0 for each of the {len(given)} sources",
             "scale with nisa.tensor_scalar first",
         )
-        for name, tile in given:
+        for name, tile in (("dst", i.dst), *given):
+            yield (
+                tile.dtype.kind != "packed",
+                f"`{name}` is {tile.dtype}: packed types can be copied, not added",
+                "unpack it first",
+            )
             yield (
                 tile.size == i.dst.size,
                 f"`{name}` must have as many elements as `dst`: {tile.size}, not {i.dst.size}",

@@ -104,3 +104,65 @@ def test_flags_and_numbers_of_another_kind_are_refused_by_name(name):
         nki.run(kernel, np.ones((1, 1), np.float32))
     assert caught.value.code == code
     assert caught.value.fix
+
+
+X4, OTHER = nl.float8_e4m3fn_x4, nl.float8_e5m2_x4
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [(X4, nl.float32), (nl.float32, X4), (nl.uint32, X4), (X4, nl.uint32), (X4, OTHER)],
+)
+def test_packed_types_are_moved_and_never_cast(source, target):
+    def made(dtype):
+        t = nl.ndarray((8, 8), dtype, buffer=nl.sbuf)
+        nisa.memset(t, 0)
+        return t
+
+    def kernel(x):
+        nisa.dma_copy(made(target), made(source).view(target))  # the bits
+        nisa.dma_copy(made(target), made(source))
+        return x
+
+    def added(x):
+        nisa.dma_compute(made(target), [made(source)], nl.add)
+        return x
+
+    with nki.use_target("trn3"):
+        for body, told in ((kernel, "bit by bit"), (added, "packed types can be copied")):
+            with pytest.raises(TrnError, match=told):
+                nki.run(body, np.ones((1, 1), np.float32))
+
+
+ASKED = {
+    "nki.matrix": [
+        lambda t: nl.transpose(t.reshape((8, 2, 4))),
+        lambda t: nl.matmul(t.reshape((8, 2, 4)), t),
+        lambda t: nl.matmul(t, t.reshape((8, 2, 4))),
+        lambda t: nl.load_transpose2d(nl.ndarray((2, 2, 2), nl.float32, buffer=nl.private_hbm)),
+    ],
+    "nki.axis": [
+        lambda t: nl.sum(t, axis=None),
+        lambda t: nl.softmax(t, axis=None),
+        lambda t: nl.max(t, axis=1.0),
+        lambda t: nl.mean(t, axis=(1, "x")),
+    ],
+    "nki.grid_axis": [
+        lambda t: nl.program_id(1),
+        lambda t: nl.program_id(-1),
+        lambda t: nl.program_id(None),
+        lambda t: nl.num_programs((0, 1)),
+    ],
+}
+
+
+@pytest.mark.parametrize("code", ASKED)
+@pytest.mark.parametrize("which", range(4))
+def test_functions_name_what_they_cannot_take(code, which):
+    def kernel(x):
+        ASKED[code][which](nl.load(x))
+        return x
+
+    with pytest.raises(TrnError) as caught:
+        nki.run(kernel, np.ones((8, 8), np.float32))
+    assert caught.value.code == code

@@ -11,7 +11,7 @@ from typing import Any
 from opentrn.base import BoundsError, ShapeError, UsageError, declare, float32, int32, uint8, uint16
 from opentrn.base import dtype as as_dtype
 from opentrn.nki import isa as nisa
-from opentrn.nki.language.memory import full, ndarray, psum, sbuf, tile_size
+from opentrn.nki.language.memory import full, ndarray, psum, sbuf, tile_size, two_dimensional
 from opentrn.nki.tensor import NkiTensor
 
 declare(
@@ -259,6 +259,8 @@ def trunc(x, dtype=None):
 
 def _axes(x: NkiTensor, axis) -> tuple[int, ...]:
     axes = axis if isinstance(axis, tuple | list) else (axis,)
+    if not builtins.all(isinstance(a, int) for a in axes):
+        raise UsageError(f"axis={axis!r} is no dimension", code="nki.axis")
     if not axes or not builtins.all(-x.ndim <= a < x.ndim for a in axes):
         raise BoundsError(f"axis {axis} of a tile with {x.ndim} dimensions", code="nki.axis")
     found = tuple(sorted({a % x.ndim for a in axes}))
@@ -445,7 +447,7 @@ def _repeat_partition(row: NkiTensor, shape, kind) -> NkiTensor:
 
 def transpose(x, dtype=None):
     """The 2-D transpose of a tile of at most 128 × 128, in SBUF."""
-    rows, columns = x.shape
+    rows, columns = two_dimensional("transpose", "x", x)
     turned = ndarray((columns, rows), x.dtype, psum)
     nisa.nc_transpose(turned, x)
     out = ndarray((columns, rows), as_dtype(dtype or x.dtype), sbuf)
@@ -455,6 +457,8 @@ def transpose(x, dtype=None):
 
 def matmul(x, y, transpose_x=False):
     """x · y in PSUM as float32; `transpose_x` says that x is already [K, M]."""
+    two_dimensional("matmul", "x", x)
+    two_dimensional("matmul", "y", y)
     left = x if transpose_x else transpose(x)
     out = ndarray((left.shape[1], y.shape[1]), float32, psum)
     nisa.nc_matmul(out, left, y)

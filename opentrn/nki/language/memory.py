@@ -52,6 +52,18 @@ declare(
     fix="align addresses to nl.tile_size.sbuf_min_align where that costs nothing",
 )
 declare(
+    "nki.matrix",
+    "A function of matrices was given a tensor of another number of dimensions.",
+    rule="transposes and products take two dimensions: partitions and one free dimension",
+    fix="reshape or slice it to two dimensions",
+)
+declare(
+    "nki.grid_axis",
+    "A kernel asks for an axis its launch grid does not have.",
+    rule="axes are 0 to nl.program_ndim() - 1; a launch without a grid has axis 0 alone",
+    fix="launch kernel[a, b](...) with a grid of that many axes, or ask for axis 0",
+)
+declare(
     "nki.constant_file",
     "The file of a shared constant does not exist.",
     rule="shared_constant takes an array or the path of a .npy file",
@@ -263,9 +275,18 @@ def store(dst: NkiTensor, value: NkiTensor) -> None:
     nisa.dma_copy(dst, value)
 
 
+def two_dimensional(function: str, name: str, x: NkiTensor) -> tuple[int, int]:
+    """Rows and columns of a matrix; ShapeError `nki.matrix` for another number of dimensions."""
+    if x.ndim != 2:
+        raise ShapeError(
+            f"{function}: `{name}` has {x.ndim} dimensions, {list(x.shape)}", code="nki.matrix"
+        )
+    return x.shape
+
+
 def load_transpose2d(src: NkiTensor, dtype=None) -> NkiTensor:
     """A new SBUF tile [N, M] holding the transpose of an HBM tensor [M, N] (N ≤ 128)."""
-    rows, columns = src.shape
+    rows, columns = two_dimensional("load_transpose2d", "src", src)
     kind = as_dtype(dtype or src.dtype)
     if kind != src.dtype:
         return _cast_tile(load_transpose2d(src), kind)
@@ -337,7 +358,7 @@ def device_print(print_prefix: str, tensor: NkiTensor) -> None:
 
 def program_id(axis: int = 0) -> int:
     """Index of this program instance along an axis of the launch grid."""
-    return current().program_ids[axis]
+    return _along(current().program_ids, axis)
 
 
 def num_programs(axes: int | tuple[int, ...] = 0) -> int:
@@ -345,8 +366,16 @@ def num_programs(axes: int | tuple[int, ...] = 0) -> int:
     grid = current().grid
     total = 1
     for axis in axes if isinstance(axes, tuple | list) else (axes,):
-        total *= grid[axis]
+        total *= _along(grid, axis)
     return total
+
+
+def _along(sizes: tuple[int, ...], axis: int) -> int:
+    """The entry of a launch grid's axis; BoundsError `nki.grid_axis` where it has none."""
+    if not isinstance(axis, int) or not 0 <= axis < len(sizes):
+        what = f"axis {axis!r} of a launch grid with {len(sizes)}"
+        raise BoundsError(f"{what} {'axis' if len(sizes) == 1 else 'axes'}", code="nki.grid_axis")
+    return sizes[axis]
 
 
 def program_ndim() -> int:
