@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from opentrn import __version__, commands
 from opentrn.commands import ending, results
@@ -114,10 +115,11 @@ def _show_passed_on(script: str, args: tuple[str, ...]) -> None:
             text = file.read()
     except OSError:
         return  # run_script says what is wrong with it
-    for option in ("--target", "--nki", "--find-nan", "--dump"):
+    for option in ("--target", "--nki", "--find-nan", "--dump", "--numerics"):
         given = any(arg.partition("=")[0] == option for arg in args)
         known = next(p for p in context.command.params if option in p.opts)
-        if given and option not in text and not context.params[known.name]:
+        before = context.get_parameter_source(known.name) is not ParameterSource.DEFAULT
+        if given and option not in text and not before:
             click.echo(
                 f"note: {option} stands after {script} and is passed on to it; "
                 f"`opentrn run {option} ... {script}` gives it to opentrn",

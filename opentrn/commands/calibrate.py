@@ -15,6 +15,7 @@ from opentrn.commands.waiting import waiting
 COLUMNS = ("program", "latency")
 MORE = ("kernel", "use", "measure")
 MEASURES = ("run", "kernel")
+TABLE = "a table is a CSV file in UTF-8"
 
 
 @click.option("--target", metavar="NAME", default="trn2", show_default=True,
@@ -58,7 +59,10 @@ def calibrate(target: str, facts: tuple[str, ...], json: bool, table: str) -> No
 
 
 def _rows(path: str) -> Iterator[dict[str, Any]]:
-    """The rows of the table, checked; UsageError `cost.calibrate` at the row's line."""
+    """The rows of the table, checked.
+
+    Raises UsageError `cost.calibrate` at the row's line, MissingFileError for a table that is none.
+    """
     try:
         with open(path, newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file, skipinitialspace=True)
@@ -68,10 +72,14 @@ def _rows(path: str) -> Iterator[dict[str, Any]]:
                               f"{', '.join(COLUMNS)}; and if needed {', '.join(MORE)}")  # fmt: skip
             for row in reader:
                 yield _row(path, reader.line_num, row)
-    except (OSError, UnicodeError, csv.Error) as error:
-        why = getattr(error, "strerror", None) or error
-        raise _refuse(path, 1, f"the table cannot be read: {why}",
-                      "a CSV file in UTF-8") from error  # fmt: skip
+    except OSError as error:
+        from opentrn.base import MissingFileError
+
+        what = f"cannot read the table {path}: {error.strerror or error}"
+        fix = "check the path; it is read relative to the current directory"
+        raise MissingFileError(what, code="cost.calibrate", rule=TABLE, fix=fix) from error
+    except (UnicodeError, csv.Error) as error:
+        raise _refuse(path, 1, f"the table cannot be read: {error}", TABLE) from error
 
 
 def _row(path: str, line: int, row: dict) -> dict[str, Any]:

@@ -102,6 +102,6 @@ def test_tables_with_mistakes_are_refused_at_their_line(opentrn, script, tmp_pat
 
 
 def test_a_table_that_is_not_there_or_no_text(opentrn, tmp_path):
-    assert "cannot be read" in opentrn("calibrate", tmp_path / "none.csv").err
+    assert "cannot read the table" in opentrn("calibrate", tmp_path / "none.csv").err
     (tmp_path / "table.csv").write_bytes(b"\xff\xfe\x00")
     assert "cannot be read" in opentrn("calibrate", tmp_path / "table.csv").err

@@ -107,6 +107,18 @@ def test_an_unknown_command_or_option_before_it(opentrn):
     assert five(opentrn("--wibble", "show").err)[0] == "no such option '--wibble'"
 
 
+@pytest.mark.parametrize("arguments", [
+    ("run", "no.py"), ("check", "no.py"), ("compile", "no.py:build"), ("compile", "no.onnx"),
+    ("analyze", "no.mlir"), ("diff", "no.py:build"), ("profile", "no.py"), ("profile", "no.trn"),
+    ("calibrate", "no.csv"), ("plan", "no.json"), ("compare", "--job", "no.json", "trn2"),
+    ("simulate", "no.json", "--time", "1d"),
+], ids=" ".join)  # fmt: skip
+def test_a_file_that_is_not_there_is_a_wrong_command_line(opentrn, arguments):
+    result = opentrn(*arguments)
+    assert result.status == 2
+    assert five(result.err)[1].startswith("  at    command line:1: opentrn ")
+
+
 def test_a_value_that_is_none_is_told_with_what_the_option_is_for(opentrn):
     lines = five(opentrn("simulate", "llama-3.1-8b", "--set", "4apples", "--time", "1d").err)
     assert lines[0] == "invalid value for --set: '4apples' is not NAME=NUMBER"
@@ -255,6 +267,8 @@ def test_options_after_the_script_are_said_to_go_to_it(opentrn, script):
     result = opentrn("run", path, "--target", "trn1")
     assert (result.status, result.out) == (0, "['--target', 'trn1']\n")
     assert f"note: --target stands after {path}" in result.err
+    assert f"note: --numerics stands after {path}" in opentrn("run", path, "--numerics=fast").err
+    assert opentrn("run", "--numerics", "fast", path, "--numerics", "x").err == ""
     assert opentrn("run", "--target", "trn1", path, "--target", "x").err == ""
     own = script("import argparse\np = argparse.ArgumentParser()\np.add_argument('--target')\n"
                  "print(p.parse_args().target)\n", "own.py")  # fmt: skip
