@@ -14,7 +14,6 @@ from opentrn.profiler.instructions import (
 from opentrn.profiler.metrics import METRICS
 from opentrn.profiler.page import page_pieces, save_page
 from opentrn.profiler.perfetto import (
-    load_summary,
     perfetto_pieces,
     save_perfetto,
     save_summary,
@@ -22,8 +21,9 @@ from opentrn.profiler.perfetto import (
 from opentrn.profiler.profile import Profile, Timed, profile
 from opentrn.profiler.reloads import Reload
 from opentrn.profiler.report import report
+from opentrn.profiler.saved import from_json, load_summary
 from opentrn.profiler.source import Line, top_lines
-from opentrn.profiler.summary import SCHEMA, Metric, Summary, from_json, summarize
+from opentrn.profiler.summary import SCHEMA, Metric, Summary, summarize
 from opentrn.profiler.tiles import Peak, Tile, memory_text, peak_of
 
 __all__ = [

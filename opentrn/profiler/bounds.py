@@ -31,6 +31,10 @@ HALF = 0.5
 RESOURCES = (*ENGINES, DMA)
 
 
+KINDS = ("engine", "dma", "latency", "dependency", "none")
+"""What a program may be bound by; none where nothing takes time."""
+
+
 class Bound(NamedTuple):
     """What bounds a program: `kind` is engine, dma, latency, dependency, or none (empty trace).
 
@@ -165,4 +169,4 @@ def _cause(table: Table, lane: str, row: int) -> str:
     return "own result" if other == lane else other
 
 
-__all__ = ["FULL", "RESOURCES", "Bound", "active", "bound_of", "idle"]
+__all__ = ["FULL", "KINDS", "RESOURCES", "Bound", "active", "bound_of", "idle"]

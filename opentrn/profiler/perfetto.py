@@ -14,16 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from opentrn.base import FileFormatError, MissingFileError, Trace, declare, write_whole
-from opentrn.profiler.summary import Summary, from_json
+from opentrn.base import Trace, write_whole
+from opentrn.profiler.summary import Summary
 from opentrn.profiler.table import ENGINES, Table, table
-
-declare(
-    "profiler.no_file",
-    "There is no summary file at this path.",
-    rule="a file is read relative to the current directory",
-    fix="check the path",
-)
 
 _BATCH = 8192
 _UNITS = {"sbuf_bytes": "bytes", "psum_banks": "banks"}
@@ -35,20 +28,6 @@ def save_summary(summary: Summary, path: str | os.PathLike) -> Path:
     """Write `summary.json()`, whole or not at all; raises what `base.write_whole` raises."""
     text = json.dumps(summary.json(), indent=1, allow_nan=False)
     return write_whole(path, [text, "\n"])
-
-
-def load_summary(path: str | os.PathLike) -> Summary:
-    """Read what `save_summary` wrote; MissingFileError or FileFormatError otherwise."""
-    path = Path(path)
-    if not path.is_file():
-        raise MissingFileError(f"there is no file {path}", code="profiler.no_file")
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise FileFormatError(
-            f"{path.name} is not JSON: {error}", code="profiler.summary_file"
-        ) from error
-    return from_json(data)
 
 
 def save_perfetto(trace: Trace, path: str | os.PathLike) -> Path:

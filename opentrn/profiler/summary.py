@@ -6,10 +6,8 @@ from typing import Any, NamedTuple
 
 from opentrn.base import (
     GRADES,
-    FileFormatError,
     Trace,
     UnknownNameError,
-    Where,
     declare,
     explanation,
     nearest,
@@ -35,12 +33,6 @@ declare(
     "A summary has only the metrics that it lists.",
     rule="metrics have the names of the Neuron Explorer summary table",
     fix="`summary.absent` says why one is missing",
-)
-declare(
-    "profiler.summary_file",
-    "A file is not a summary of a version this program reads.",
-    rule=f"a summary is JSON with schema {SCHEMA!r}, as `save_summary` writes it",
-    fix="profile the program again",
 )
 declare(
     "profiler.unvalidated",
@@ -117,7 +109,7 @@ class Summary:
         return {name: self.metrics[name].value for name in self}
 
     def json(self) -> dict[str, Any]:
-        """The summary as plain data, keys sorted; `from_json` reads it back."""
+        """The summary as plain data, keys sorted; `saved.from_json` reads it back."""
         return {
             "absent": dict(sorted(self.absent.items())),
             "advice": [one._asdict() for one in self.advice],
@@ -241,43 +233,3 @@ def _reload_json(one: Reload) -> dict[str, Any]:
     where = one.where
     named = {"file": where.file if where else "", "line": where.line if where else 0}
     return {**one._asdict(), "where": named}
-
-
-def from_json(data: Any) -> Summary:
-    """The summary that `Summary.json` made; FileFormatError `profiler.summary_file` for others."""
-    try:
-        if data["schema"] != SCHEMA:
-            raise FileFormatError(
-                f"schema {data['schema']!r} is not {SCHEMA!r}", code="profiler.summary_file"
-            )
-        return Summary(
-            program=data["program"],
-            target=data["target"],
-            metrics={name: Metric(**value) for name, value in data["metrics"].items()},
-            bound=Bound(**data["bound"]),
-            path=data["critical_path"],
-            idle=data["idle"],
-            grades=data["grades"],
-            opcodes=data["opcodes"],
-            lines=tuple(_line_of(line) for line in data["top_lines"]),
-            advice=tuple(Advice(**one) for one in data["advice"]),
-            absent=data["absent"],
-            reloads=tuple(_reload_of(one) for one in data.get("reloads", ())),
-            assumed=data.get("assumed", {}),
-            findings=tuple(data.get("findings", ())),
-        )
-    except (KeyError, TypeError, AttributeError) as error:
-        raise FileFormatError(
-            f"this is no summary: {type(error).__name__}: {error}", code="profiler.summary_file"
-        ) from error
-
-
-def _line_of(line: dict[str, Any]) -> Line:
-    where = Where(line["file"], line["line"]) if line["file"] else None
-    spent = (line["critical_path"], line["busy"], line["count"], line["resource"])
-    return Line(where, *spent, line["flops"], line["bytes"])
-
-
-def _reload_of(one: dict[str, Any]) -> Reload:
-    where = one["where"]
-    return Reload(**{**one, "where": Where(**where) if where["file"] else None})
