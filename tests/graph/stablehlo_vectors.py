@@ -1,8 +1,8 @@
 """openxla/stablehlo's test vectors: where they are, and each one's own check.
 
 The data is not part of this repository.  OPENTRN_STABLEHLO names a folder of `.mlir` files, the
-archive `testdata.tar.xz` or the folder it lies in; else `../shared/stablehlo/testdata.tar.xz` beside the checkout is used.
-Run as a program, this prints the table of docs/conformance.md.
+archive `testdata.tar.xz` or the folder it lies in; else `../shared/stablehlo/testdata.tar.xz`
+beside the checkout is used.  Run as a program, this prints the table of docs/conformance.md.
 """
 
 import collections
