@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from opentrn.isa import Buffer, Program, View
-from opentrn.sim.letters import Letters
+from opentrn.sim.letters import ODD, SHIFT, Letters
+from opentrn.sim.words import integers, layout, listed, memory
 
 
 class Together(NamedTuple):
@@ -18,6 +19,16 @@ class Together(NamedTuple):
 
     apart: set[Buffer]
     at: np.ndarray
+
+
+class _Looks(NamedTuple):
+    """Views of one buffer: the offset of each, and its number among `kinds`, which look alike but
+    for the offset.
+    """
+
+    offset: np.ndarray
+    number: np.ndarray
+    kinds: list[View]
 
 
 def together(program: Program, letters: Letters) -> Together | None:
@@ -36,13 +47,12 @@ def together(program: Program, letters: Letters) -> Together | None:
         place.append(letters.place[k][form[changing]])
         address.append(buffer[changing])
     at, place, address = (np.concatenate(column) for column in (at, place, address))
-    views = [program.body[i].operands[n] for i, n in zip(at.tolist(), place.tolist(), strict=True)]
-    buffers, which = np.unique(address, return_inverse=True)
     apart, rest = set(), []
-    for number in range(len(buffers)):
-        own = np.flatnonzero(which == number)
-        if all_apart([views[n] for n in own.tolist()]):
-            apart.add(views[own[0]].buffer)
+    for buffer in np.unique(address).tolist():
+        own = address == buffer
+        looks = _read(program.body, at[own], place[own])
+        if _all_apart(looks):
+            apart.add(looks.kinds[0].buffer)
         else:
             rest.append(at[own])
     return Together(apart, np.sort(np.concatenate(rest)) if rest else np.zeros(0, np.int64))
@@ -50,16 +60,55 @@ def together(program: Program, letters: Letters) -> Together | None:
 
 def all_apart(views: list[View]) -> bool:
     """Whether no two views of one buffer in HBM are seen to share a byte."""
-    kinds: dict[tuple, int] = {}
+    return _all_apart(_asked(views))
+
+
+def _asked(views: list[View]) -> _Looks:
+    """How views look, asked one by one."""
+    known: dict[tuple, int] = {}
     looks = [(view.steps, id(view.dtype)) for view in views]
-    number = np.array([kinds.setdefault(look, len(kinds)) for look in looks], np.int64)
-    regions, sizes = _regions(views, number, len(kinds))
-    low = np.array([view.offset for view in views], np.int64) * sizes[number]
+    number = np.array([known.setdefault(look, len(known)) for look in looks], np.int64)
+    first = np.unique(number, return_index=True)[1]
+    kinds = [views[n] for n in first.tolist()]
+    return _Looks(np.array([view.offset for view in views], np.int64), number, kinds)
+
+
+def _read(body: list, at: np.ndarray, place: np.ndarray) -> _Looks:
+    """How the views that are operands `place` of instructions `at` look, from words of memory."""
+    where, words = layout(), memory()
+    operands = words[(listed(body, where)[at] >> 3) - 1 + where.operands]
+    view = (words[(operands >> 3) - 1 + where.items + place] >> 3) - 1
+    steps = (words[view + where.steps] >> 3) - 1
+    offset, known = integers(words[view + where.offset], where)
+    columns = [words[view + where.dtype], words[steps + where.items - 1]]
+    for dim in range(int(columns[1].max())):
+        # Where a view has fewer dimensions its first one stands for those it has not.
+        pair = (words[steps + where.items + np.where(dim < columns[1], dim, 0)] >> 3) - 1
+        for part in range(2):
+            value, read = integers(words[pair + where.items + part], where)
+            columns.append(value)
+            known &= read
+    mixed = np.zeros(len(at), np.uint64)
+    for column in columns:
+        mixed = (mixed ^ column.astype(np.uint64)) * np.uint64(ODD)
+        mixed ^= mixed >> np.uint64(SHIFT)
+    first, number = np.unique(mixed, return_index=True, return_inverse=True)[1:]
+    if not known.all() or any((column[first][number] != column).any() for column in columns):
+        return _asked([body[i].operands[n] for i, n in zip(at.tolist(), place.tolist(),
+                                                            strict=True)])  # fmt: skip
+    kinds = [body[at[n]].operands[place[n]] for n in first.tolist()]
+    return _Looks(offset, number, kinds)
+
+
+def _all_apart(looks: _Looks) -> bool:
+    """Whether no two views are seen to share a byte."""
+    number, regions, sizes = looks.number, *_regions(looks.kinds)
+    low = looks.offset * sizes[number]
     low += np.array([region[0] for region in regions], np.int64)[number]
     high = low + np.array([region[1] for region in regions], np.int64)[number]
     if _follow(low, high):
         return True
-    pitch = _pitch(views[0].buffer, regions)
+    pitch = _pitch(looks.kinds[0].buffer, regions)
     run = np.array([region[2] for region in regions], np.int64)[number]
     even = [all(stride % pitch == 0 for stride, _ in region[3]) for region in regions]
     row, column = low // pitch, low % pitch
@@ -68,17 +117,15 @@ def all_apart(views: list[View]) -> bool:
     return _boxes_apart(row, -(-high // pitch), left, right)
 
 
-def _regions(views: list[View], number: np.ndarray, count: int) -> tuple[list, np.ndarray]:
+def _regions(kinds: list[View]) -> tuple[list, np.ndarray]:
     """Of each kind of view: first byte from its offset on, bytes to the last, run, strides; and the
     bytes of an element.
     """
-    found, sizes = [], []
-    for at in np.unique(number, return_index=True)[1][:count].tolist():
-        view = views[at]
+    sizes, found = np.array([view.dtype.itemsize for view in kinds], np.int64), []
+    for view, size in zip(kinds, sizes.tolist(), strict=True):
         _, _, _, low, high, run, dims = view._region
-        sizes.append(view.dtype.itemsize)
-        found.append((low - view.offset * view.dtype.itemsize, high - low, run, dims))
-    return found, np.array(sizes, np.int64)
+        found.append((low - view.offset * size, high - low, run, dims))
+    return found, sizes
 
 
 def _pitch(buffer: Buffer, regions: list[tuple]) -> int:

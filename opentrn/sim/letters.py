@@ -225,4 +225,4 @@ class _Sorted:
         return self.number[np.searchsorted(self.keys, keys)], new.tolist()
 
 
-__all__ = ["Columns", "Known", "Letters", "letters_of", "too_many"]
+__all__ = ["ODD", "SHIFT", "Columns", "Known", "Letters", "letters_of", "too_many"]

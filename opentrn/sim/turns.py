@@ -40,7 +40,7 @@ class Turns(NamedTuple):
     """Instructions [begin, begin + length * count) are turns; in those from `low` to `high` nothing
     happens but what `made` says: no other tile is used for the first or the last time.
 
-    `fresh[t, m]` is the address of buffer `made[m]` of turn `low + t`.  `loose` are the accesses
+    `fresh` has the addresses of all buffers that they make.  `loose` are the accesses
     (instruction, operand, address of the buffer) around those turns, which others than `made` are
     about.
     """
@@ -106,11 +106,11 @@ def _turns(letters: Letters, span: Span) -> Turns | None:
     low = max(1, int(back.max(initial=0)))
     high = span.count - low
     own = np.flatnonzero((back == 0) & ~shared & (of == np.arange(len(of))))
-    fresh = slots.buffer[own, low:high].T
+    fresh = slots.buffer[own, low:high]
     order = _in_order(made, fresh)
     if order is None:
         return None
-    return Turns(*span, low, high, tuple(made[n] for n in order), fresh[:, order],
+    return Turns(*span, low, high, tuple(made[n] for n in order), fresh,
                  _loose(slots, span, low, high, back, shared))  # fmt: skip
 
 
@@ -191,9 +191,9 @@ def _in_order(made: list[Made], fresh: np.ndarray) -> list[int] | None:
     if (words[at + where.address] != id(None)).any():
         return None
     numbers = words[(words[at + where.number] >> 3) - 1 + where.digits] & (2 * _SMALL - 1)
-    order = sorted(range(len(made)), key=lambda n: (made[n].first, int(numbers[0, n])))
+    order = sorted(range(len(made)), key=lambda n: (made[n].first, int(numbers[n, 0])))
     for one, other in zip(order, order[1:], strict=False):
-        if made[one].first == made[other].first and (numbers[:, one] > numbers[:, other]).any():
+        if made[one].first == made[other].first and (numbers[one] > numbers[other]).any():
             return None
     return order
 

@@ -18,6 +18,7 @@ from opentrn.isa import Buffer, Instruction, View
 
 _WORD = 8
 _PROBE = 123_456_789  # an integer that nothing else is likely to hold
+_LONG = _PROBE << 30 | 77  # one of two digits
 _LOW = 0xFFFFFFFF
 _SMALL = 1 << 20
 
@@ -33,6 +34,9 @@ class Layout(NamedTuple):
     buffer: int
     index: int
     facts: int
+    offset: int
+    steps: int
+    dtype: int
     address: int
     number: int
     digits: int
@@ -54,7 +58,7 @@ def layout() -> Layout | None:
     if sys.implementation.name != "cpython" or ctypes.sizeof(ctypes.c_void_p) != _WORD:
         return None
     one = _slots(Instruction, ("form", "operands", "after"))
-    view = _slots(View, ("buffer", "index", "_facts"))
+    view = _slots(View, ("buffer", "index", "_facts", "offset", "steps", "dtype"))
     buffer = _slots(Buffer, ("address", "id"))
     item = object()
     pair = (item, None)
@@ -81,14 +85,17 @@ def _place(one: Any, size: int, held: Any) -> int | None:
 
 
 def _digits() -> int | None:
-    """The word whose lower half holds the value of a small integer."""
+    """The word whose lower half holds the value of a small integer, of a larger one two digits."""
     found = set()
     for value in (_PROBE, _PROBE + 1):
         begin = id(value) // _WORD - 1
         words = memory()[begin : begin + int.__basicsize__ // _WORD + 1]
         found.add(tuple(np.flatnonzero((words & _LOW) == value).tolist()))
     (at,) = found if len(found) == 1 else ((),)
-    return at[0] if len(at) == 1 else None
+    if len(at) != 1:
+        return None
+    word = int(memory()[id(_LONG) // _WORD - 1 + at[0]])
+    return at[0] if (word & _LOW, word >> 32) == (77, _PROBE) else None
 
 
 def _listed() -> int | None:
@@ -104,6 +111,19 @@ def _listed() -> int | None:
     return found[0] if len(found) == 1 else None
 
 
+def integers(address: np.ndarray, where: Layout) -> tuple[np.ndarray, np.ndarray]:
+    """The integers at addresses, and which of them are read: 1 to 2**60 - 1, and the 0 of Python.
+
+    Digits are of 30 bits; what stands in front of them tells how many there are, and the sign.
+    """
+    words, at = memory(), (address >> 3) - 1
+    digits, lengths = words[at + where.digits], words[at + where.digits - 1]
+    one, two = (int(words[id(n) // _WORD - 1 + where.digits - 1]) for n in (_PROBE, _LONG))
+    value = (digits & _LOW) + ((digits >> 32) << 30) * (lengths == two)
+    zero = address == id(0)
+    return np.where(zero, 0, value), zero | (lengths == one) | (lengths == two)
+
+
 def addresses(objects: np.ndarray) -> np.ndarray:
     """Where the objects of an array are; only as long as the array is kept."""
     pointers = (ctypes.c_int64 * len(objects)).from_address(objects.ctypes.data)
@@ -116,4 +136,4 @@ def listed(objects: list, where: Layout) -> np.ndarray:
     return memory()[begin : begin + len(objects)]
 
 
-__all__ = ["Layout", "addresses", "layout", "listed", "memory"]
+__all__ = ["Layout", "addresses", "integers", "layout", "listed", "memory"]

@@ -137,13 +137,14 @@ def test_a_slot_that_cannot_be_told_from_another_is_not_read():
 
 
 def test_the_items_of_a_list_and_the_value_of_an_integer_are_where_they_are_read():
-    from opentrn.sim.words import layout, listed, memory
+    from opentrn.sim.words import integers, layout, listed
 
     where, objects = layout(), [object() for _ in range(5)]
     assert listed(objects, where).tolist() == [id(one) for one in objects]
-    for value in (1000, 77_777_777, 2**30 - 1):
-        word = int(memory()[id(value) // 8 - 1 + where.digits])
-        assert word & 0xFFFFFFFF == value
+    values = [0, 1, 256, 77_777_777, 2**30 - 1, 2**30, 2**45 + 3, 2**60 - 1, 2**60, -1, -(2**40)]
+    found, known = integers(np.array([id(one) for one in values]), where)
+    assert known.tolist() == [True] * 8 + [False] * 3
+    assert found[:8].tolist() == values[:8]
 
 
 def test_what_the_table_does_not_know_is_left_to_the_plain_search():
