@@ -80,7 +80,10 @@ def _file() -> dict[str, Any]:
 
 
 def settings(**changed: float) -> Mapping[str, Setting]:
-    """Recovery and storage as the file has them, some changed; UsageError `cluster.setting`."""
+    """Recovery (seconds) and storage (byte/s) as the file has them, some changed.
+
+    Raises UsageError `cluster.setting`. Source: faults.toml, each with its reason.
+    """
     data = _file()
     found = {
         name: Setting(float(value), data["sources"][source], grade, because)
@@ -141,6 +144,8 @@ def faults(where: Platform, **hours: float) -> tuple[Fault, ...]:
     `hours` give mean times between failures of one chip (`chip`, `link`, `software`) or one machine
     (`host`, `maintenance`, `straggler`) in place of the file's; infinity switches a kind off.
     Raises UnknownNameError and UsageError `cluster.fault`.
+
+    Source: faults.toml: Llama 3, arXiv 2407.21783, table 5, and what is assumed.
     """
     rows = _file()["fault"]
     known = [row["name"] for row in rows]

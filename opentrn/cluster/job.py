@@ -115,7 +115,10 @@ def network(world: World) -> float:
 
 
 def mean_time_between(job: Job, world: World) -> float:
-    """Mean seconds between faults that stop the job."""
+    """Mean seconds between faults that stop the job.
+
+    Source: one over the sum of the rates of all machines.
+    """
     rate = sum(fault.rate for fault in world.faults if fault.effect != "slow") * job.machines
     return 1.0 / rate if rate else inf
 

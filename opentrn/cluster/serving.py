@@ -191,6 +191,8 @@ def serve(
     `ttft_s` is the most seconds until the first token, `tpot_s` for each later one. Of more than
     50,000 requests only those of 16 replicas are simulated; with fewer requests than replicas some
     idle. Raises CapacityError `workloads.batcher` for a request that fits no cache.
+
+    Source: continuous batching of Orca (OSDI 2022), chunks of Sarathi (arXiv 2308.16369).
     """
     _fits(service, traffic)
     first = ready = None

@@ -257,6 +257,8 @@ def train(world: World, job: Job, *, seconds: float | None = None) -> tuple[Run,
     The same world and job give the same run. Raises UsageError `cluster.job` when neither steps nor
     seconds end it, `cluster.world` when the fleet is smaller than the job, and LimitError
     `cluster.length` for runs with too many events.
+
+    Source: rates and times of recovery in faults.toml, each with source and grade.
     """
     if seconds is not None and not 0 < seconds < inf:
         raise UsageError(f"{seconds:g} s of simulated time", code="cluster.job")

@@ -76,6 +76,8 @@ def tiered_seconds(
     """Seconds of an all_reduce, all_gather or reduce_scatter of `nbytes` (the larger buffer).
 
     Ranks of the group are `stride` devices apart. Raises what `bus_factor` raises.
+
+    Source: bus factors of AWS Neuron's nccom-test guide, bandwidths of the tiers.
     """
     total = 0.0
     for tier, below, joined, rate in _stages(tiers, size, stride):
@@ -86,7 +88,10 @@ def tiered_seconds(
 
 
 def tiered_all_to_all(tiers: Sequence[Tier], nbytes: Array, size: Array, stride: Array) -> Array:
-    """Seconds in which each rank sends `nbytes`, an equal part to every rank of the group."""
+    """Seconds in which each rank sends `nbytes`, an equal part to every rank of the group.
+
+    Source: bytes that leave a unit over its bandwidth (module).
+    """
     total = 0.0
     for tier, below, joined, rate in _stages(tiers, size, stride):
         leaving = nbytes * (joined - 1.0) * below / size
@@ -95,7 +100,10 @@ def tiered_all_to_all(tiers: Sequence[Tier], nbytes: Array, size: Array, stride:
 
 
 def tiered_send(tiers: Sequence[Tier], nbytes: Array, stride: Array) -> Array:
-    """Seconds of a send to the rank `stride` devices on, while every device sends."""
+    """Seconds of a send to the rank `stride` devices on, while every device sends.
+
+    Source: bytes over the bandwidth of the tier that both ranks share, and its hop.
+    """
     total = 0.0
     inner = 1.0
     for tier in tiers:

@@ -149,6 +149,8 @@ def time(
     On several nodes `algorithm` is the one within each, or `flat`, or `hier`.  Raises
     UnknownNameError `comm.collective`, `comm.algorithm`; UsageError `comm.ranks` where the
     algorithm cannot run.
+
+    Source: latencies and shares of bandwidth in `rates.py`, each with source and grade.
     """
     name = algorithm or pick(collective, nbytes, topology)
     levels = topology.nodes > 1 or planes(topology) > 1

@@ -167,6 +167,9 @@ def serving_memory(m: Model, platform: Platform, job: Serving, s: Any) -> dict[s
 
 
 def memory(m: Model, platform: Platform, job: Training | Serving, s: Any) -> dict[str, Array]:
-    """Bytes on the fullest device of a split (or of arrays of splits), by PARTS."""
+    """Bytes on the fullest device of a split (or of arrays of splits), by PARTS.
+
+    Source: ZeRO, arXiv 1910.02054; activations, arXiv 2205.05198; reserved memory of `hw`.
+    """
     count = training_memory if isinstance(job, Training) else serving_memory
     return count(m, platform, job, s)

@@ -23,6 +23,8 @@ def collective_time(
     """Seconds of a collective of `nbytes` (the larger buffer of a rank) among the first `ranks`.
 
     Raises what `comm.place` and `comm.time` raise.
+
+    Source: `comm.time`.
     """
     timing = comm.time(collective, nbytes, comm.place(ranks, on, nodes, lnc), algorithm)
     return Estimate(timing.seconds, "s", timing.grades)

@@ -80,6 +80,8 @@ def dollars(
     `best_price(machine)`. There is no silent fallback: an instance without that price (every trn2
     size has no on-demand one) raises UnknownNameError `hw.price` with the bases it has.
     Raises LimitError `cost.cores`, UsageError `cost.negative`.
+
+    Source: the Price, which names its basis, region, date and document.
     """
     owner = instance(machine)
     time = float(seconds)
@@ -115,6 +117,8 @@ def dollars_per_million(
 
     Calls follow each other without a gap, on every group of `cores_used` cores. `seconds` of the
     result is the time one group takes for a million. Raises as `dollars` does.
+
+    Source: as `dollars`.
     """
     if items <= 0:
         raise UsageError(f"a call makes {items} {item}", code="cost.negative")

@@ -65,7 +65,10 @@ def _parts(m: Model, platform: Platform, s: Any, work: Array, moved: Array, toke
 
 
 def prefill_parts(m: Model, platform: Platform, job: Serving, s: Any) -> dict[str, Array]:
-    """Seconds until the first token of `job.batch` prompts, by PARTS (all stages in turn)."""
+    """Seconds until the first token of `job.batch` prompts, by PARTS (all stages in turn).
+
+    Source: the roofline of reading prompts: flops or bytes, whichever takes longer.
+    """
     tokens = np.ceil(job.batch / s.dp) * job.prompt
     rate = platform.peak(job.dtype) * platform.eff("prefill")
     work = _arithmetic(m, rate, s, tokens, np.ceil(job.batch / s.dp), job.prompt / 2.0)
@@ -76,7 +79,10 @@ def prefill_parts(m: Model, platform: Platform, job: Serving, s: Any) -> dict[st
 
 
 def decode_parts(m: Model, platform: Platform, job: Serving, s: Any) -> dict[str, Array]:
-    """Seconds of one more token of every sequence, by PARTS; caches are half-way through."""
+    """Seconds of one more token of every sequence, by PARTS; caches are half-way through.
+
+    Source: the roofline of one token: weights and caches read once, or flops.
+    """
     batch = np.ceil(job.batch / s.dp)
     seen = job.prompt + job.answer / 2.0
     flops = platform.peak(job.dtype) * platform.eff("matmul")

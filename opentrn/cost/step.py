@@ -76,6 +76,9 @@ def step_time(
 
     `what` is a model or its name, `machine` a platform or the name of one. For serving `phase` is
     "prefill" or "decode" (default). Raises UsageError `cost.split` when the batch does not divide.
+
+    Source: `cost.training` and `cost.serving`; rates of `hw`, shares of efficiencies.toml, each
+    graded.
     """
     m = model(what)
     where = platform(machine) if isinstance(machine, str) else machine

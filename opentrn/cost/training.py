@@ -114,7 +114,10 @@ def _data(m: Model, platform: Platform, job: Training, s: Any, hides: Array, bat
 
 
 def training_parts(m: Model, platform: Platform, job: Training, s: Any) -> dict[str, Array]:
-    """Seconds of one step by PARTS; `s` is a Split or arrays under its names."""
+    """Seconds of one step by PARTS; `s` is a Split or arrays under its names.
+
+    Source: Narayanan et al., arXiv 2104.04473; Korthikanti et al., arXiv 2205.05198.
+    """
     c = _layer_compute(m, platform, job, s)
     batches = job.batch / (s.dp * s.micro_batch)
     layers = np.ceil(m.layers / s.pp)  # of the fullest stage; chunks spread what does not divide

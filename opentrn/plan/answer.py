@@ -233,7 +233,7 @@ class Plans:
         head = ("", *(str(number) for number in range(1, len(self.plans) + 1)))
         steps = [one.step.parts for one in self.plans]
         times = [
-            (_kind(name), *(_share(float(part[name]), one.step_time_s)
+            (part_name(name), *(_share(float(part[name]), one.step_time_s)
                             for part, one in zip(steps, self.plans, strict=True)))
             for name in steps[0] if any(float(part[name]) > 0 for part in steps)
         ]  # fmt: skip
@@ -273,7 +273,8 @@ class Plans:
         return "\n".join(lines)
 
 
-def _kind(name: str) -> str:
+def part_name(name: str) -> str:
+    """What a part of a step is called: communication says so."""
     return f"{name} communication" if name in COMMUNICATION else name
 
 

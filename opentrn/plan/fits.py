@@ -125,10 +125,12 @@ def fits(
 
     `context` is by default the model's own, 8,192 at most.
 
-    All tensor-parallel degrees up to the machine's cores are shown (or `tp` alone). Memory has the
+    All tensor-parallel degrees up to the machine's cores are shown (or `tp` alone), in bytes: the
     weights, the cache with heads copied where they do not divide, a scratchpad of whole pages and
     the microcode of each core. Raises UsageError and LimitError `plan.request` for more cores than
     there are and more tokens than learned positions, and what `model` and `platform` raise.
+
+    Source: `cost.memory`; what the compiler takes is assumed (COMPILER_BYTES).
     """
     m, where = model(what), platform(target, lnc)
     context = default_sequence(m) if context is None else context

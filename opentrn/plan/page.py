@@ -14,7 +14,7 @@ from typing import Any
 from opentrn.base.errors import TrnError
 from opentrn.base.files import write_whole
 from opentrn.base.units import bytes_text, seconds_text
-from opentrn.plan.answer import DAY, HOUR, Plan, Plans, time_text
+from opentrn.plan.answer import DAY, HOUR, Plan, Plans, part_name, time_text
 from opentrn.plan.charts import Curve, Point, curves, stacked
 from opentrn.plan.search import plan
 from opentrn.plan.serve import plan_serving
@@ -64,6 +64,8 @@ def scaling(what: Any, target: str, counts: Iterable[int], *, serve: bool = Fals
 
     Options go to `plan`, or with `serve` to `plan_serving`. Counts on which nothing fits or divides
     are left out; other refusals are raised.
+
+    Source: `plan` and `plan_serving`.
     """
     found = []
     for count in counts:
@@ -95,10 +97,15 @@ def _name(number: int, one: Plan) -> str:
     return f"{number}. {one.split.degrees}"
 
 
+def _seconds(one: Plan) -> dict[str, float]:
+    """Seconds of a step by what they are called."""
+    return {part_name(name): float(part) for name, part in one.step.parts.items()}
+
+
 def bars(found: Plans) -> str:
     """Step breakdown and memory map of the plans."""
     rows = list(enumerate(found.plans, 1))
-    step = [(_name(n, p), {k: float(v) for k, v in p.step.parts.items()}) for n, p in rows]
+    step = [(_name(n, p), _seconds(p)) for n, p in rows]
     held = [(_name(n, p), dict(p.step.memory)) for n, p in rows]
     room = max(p.step.capacity for p in found.plans)
     return stacked("Step breakdown", step, seconds_text) + stacked(
@@ -210,7 +217,7 @@ def comparison(rows: Sequence[Versus], title: str) -> str:
     named = [(f"{row.chips} chips, {row.machine}", row.plan) for row in fitting]
     body = table(*versus_table(rows))
     body += "".join(f"<p>{html.escape(note)}</p>" for note in mixed_bases(rows))
-    step = [(n, {k: float(v) for k, v in p.step.parts.items()}) for n, p in named]
+    step = [(n, _seconds(p)) for n, p in named]
     body += stacked("Step breakdown", step, seconds_text)
     held = [(n, {k: v / p.step.capacity for k, v in p.step.memory.items()}) for n, p in named]
     body += stacked("Shares of a core's memory", held, lambda share: f"{share:.1%}")

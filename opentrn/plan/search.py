@@ -252,7 +252,8 @@ def plan(
     `wanted` fixes degrees (`{"tp": 8}`); `limits` are a deadline and a budget, `prices` is a file
     of yours. Step times are seconds, memory bytes of one device, cost dollars. Raises CapacityError
     `plan.memory` and LimitError `plan.limit`, both with the nearest that would do, UsageError
-    `plan.request`, and the errors of `model`, `platform` and prices.
+    `plan.request`, and the errors of `model`, `platform` and prices. Source: `cost.step_time`,
+    `cost.memory`, prices in opentrn/hw/prices.
     """
     m = model(what)
     _checked(count, tokens, keep)

@@ -72,7 +72,8 @@ def plan_serving(
     All devices are filled with replicas of one split; the batch of a replica is the largest power
     of two whose cache fits and that keeps `tpot_s` (seconds for each token) and `ttft_s`. A batch
     is read, then answered: what continuous batching gains is not in these numbers. Raises
-    CapacityError `plan.memory`, LimitError `plan.limit`, UsageError `plan.request`.
+    CapacityError `plan.memory`, LimitError `plan.limit`, UsageError `plan.request`. Source:
+    `cost.step_time`, `cost.memory`, prices in opentrn/hw/prices.
     """
     m = model(what)
     _served(m, {"count": count, "prompt": prompt, "answer": answer, "tpot": tpot_s, "ttft": ttft_s,

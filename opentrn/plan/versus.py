@@ -166,6 +166,8 @@ def compare(what: str | Model, machines: list[str], *, chips: int = 64, serve: b
     of each price where there are several machines. What no machine can do is raised: an
     unknown name (UnknownNameError `cost.platform`), a job that is none or a type that has no rate
     (UsageError `plan.request`, `cost.dtype`), a price that none has (`plan.price`).
+
+    Source: `plan` and `plan_serving`; each row has its price and assumptions.
     """
     if chips < 1:
         raise UsageError(f"chips is {chips}", code="plan.request", fix="chips is at least 1")

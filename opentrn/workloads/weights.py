@@ -138,7 +138,10 @@ def weights(m: Model) -> tuple[Weight, ...]:
 
 
 def parameters(m: Model, active: bool = False) -> int:
-    """How many parameters a model has; with `active`, those that one token uses."""
+    """How many parameters a model has; with `active`, those that one token uses.
+
+    Source: the fields of the model's config.json; counted against instantiated models.
+    """
     if not active:
         return sum(w.total for w in weights(m))
     return round(sum(w.total * w.active for w in weights(m)))

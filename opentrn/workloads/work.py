@@ -25,7 +25,11 @@ def matmul_parameters(m: Model, active: bool = True) -> float:
 
 
 def attention_flops(m: Model, positions: float) -> float:
-    """Flops of one token's attention over so many positions, all layers, forward."""
+    """Flops of one token's attention over so many positions, all layers, forward.
+
+    Source: 2 (head + value_head) flops for each position and head; Mamba's scan 9 for each state
+    (module).
+    """
     if not m.attends:
         return 9.0 * m.inner * m.state * m.layers
     each = 2.0 * m.heads * (m.head + m.value_head)
@@ -34,7 +38,10 @@ def attention_flops(m: Model, positions: float) -> float:
 
 
 def model_flops(m: Model, tokens: float, positions: float) -> float:
-    """Forward flops of `tokens` tokens that each see `positions` positions."""
+    """Forward flops of `tokens` tokens that each see `positions` positions.
+
+    Source: 2 flops for each parameter that multiplies (PaLM, arXiv 2204.02311, appendix B).
+    """
     return tokens * (2.0 * matmul_parameters(m) + attention_flops(m, positions))
 
 
@@ -48,7 +55,10 @@ def train_flops(m: Model, tokens: float, sequence: int) -> float:
 
 
 def decode_flops(m: Model, batch: int, positions: int) -> float:
-    """Flops that make one more token of each of `batch` sequences."""
+    """Flops that make one more token of each of `batch` sequences.
+
+    Source: as `model_flops`, of one token of each sequence.
+    """
     return model_flops(m, batch, positions)
 
 
@@ -57,6 +67,8 @@ def kv_bytes(m: Model, tokens: float, itemsize: float = 2.0, kv_heads: int | Non
 
     `kv_heads` counts copies: 32 for a model of 8 that is divided over 32 devices. Layers with a
     sliding window keep `window` tokens at most; `tokens` is taken as one sequence's.
+
+    Source: 2 (key, value) kv_heads head itemsize; latents: DeepSeek-V2, arXiv 2405.04434.
     """
     factor = 1.0 if kv_heads is None or m.latent_kv else kv_heads / m.kv_heads
     near = min(tokens, m.window) if m.window_layers else tokens
@@ -65,7 +77,10 @@ def kv_bytes(m: Model, tokens: float, itemsize: float = 2.0, kv_heads: int | Non
 
 
 def state_bytes(m: Model, itemsize: float = 2.0) -> float:
-    """Bytes of recurrent state one sequence keeps (Mamba): float32 state, 16-bit convolution."""
+    """Bytes of recurrent state one sequence keeps (Mamba): float32 state, 16-bit convolution.
+
+    Source: Mamba, arXiv 2312.00752: inner x state, and the last inputs of the convolution.
+    """
     return m.layers * m.inner * (m.state * 4.0 + m.convolution * itemsize)
 
 
@@ -84,11 +99,13 @@ class ActivationBytes:
 
 
 def activation_bytes(m: Model, itemsize: float = 2.0) -> ActivationBytes:
-    """What one token keeps in an average layer; Korthikanti's 10, 24 and 5 as/h for GPT-3.
+    """Bytes one token keeps in an average layer; Korthikanti's 10, 24 and 5 as/h for GPT-3.
 
     sequence: inputs of the norms and of attention and feed-forward, dropout masks;
     tensor: queries, keys, values, attention's output, feed-forward's hidden part;
     scores: softmax, and with dropout its mask and result.
+
+    Source: Korthikanti et al., arXiv 2205.05198, table 2.
     """
     h, mask = m.hidden, 1.0 if m.dropout else 0.0
     if m.inner:
