@@ -352,7 +352,7 @@ class _Reader:
         kind = type(value)
         if (known := self._entered(value)) is not None:
             return "again", known
-        if _settled(kind.__module__):
+        if kind.__module__.startswith("opentrn."):
             return kind, self._of_ours(value)
         for base in kind.__mro__:
             written = not self._itself(base) or base.__module__.startswith("opentrn.")

@@ -555,7 +555,7 @@ def hidden_states():
     numbers, line, around = itertools.count(), collections.deque([1, 2, 3]), itertools.cycle([4, 5])
     other = collections.defaultdict(float, a=1.0)
     holder, proxy = Holder(), types.MappingProxyType(STATE)
-    picks = [operator.itemgetter(0)]
+    picks, grid = [operator.itemgetter(0)], np.array([[1.0]]).view(np.recarray)
 
     def picked():
         picks[0] = operator.itemgetter((len(picks) + 1) % 3)
@@ -584,6 +584,7 @@ def hidden_states():
         "text of a module": Reading(lambda: TEXT.format(module), bumped),
         "attrgetter": Reading(lambda: operator.attrgetter("v")(module), bumped),
         "remembered": Reading(remembered, forget),
+        "recarray": Reading(lambda: grid[0, 0], lambda: np.add(grid, 1, out=grid)),
         "ufunc": Reading(lambda: frompy(1.0), bumped),
         "state of numpy": Reading(
             lambda: np.get_printoptions()["precision"],
