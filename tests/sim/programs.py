@@ -8,6 +8,8 @@ from opentrn.isa import (
     Builder,
     ImmediateForm,
     Instruction,
+    Register,
+    RegisterForm,
     View,
     form,
     operand_form,
@@ -42,6 +44,8 @@ class Writer:
             operands.append(value)
             if isinstance(value, View):
                 forms.append(operand_form(value))
+            elif isinstance(value, Register):
+                forms.append(RegisterForm())
             else:
                 forms.append(None if value is None else ImmediateForm())
         values = tuple(given.pop(v, d.default) for v, d in cls.values.items())
