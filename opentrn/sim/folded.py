@@ -53,9 +53,9 @@ class FoldedPlacement(Placement):
 class StraightFlow(Flow):
     """A flow whose instances are the instructions of a body, one each."""
 
-    def __init__(self, parts, rows, repeats, body: list):
+    def __init__(self, parts, rows, repeats, body: list, psum: Search):
         super().__init__(parts, rows, repeats)
-        self.body = body
+        self.body, self.psum = body, psum
 
     @cached_property
     def instances(self) -> list:
@@ -66,6 +66,16 @@ class StraightFlow(Flow):
     def position(self) -> np.ndarray:
         """Numbers in the text."""
         return np.arange(len(self), dtype=np.int32)
+
+    @cached_property
+    def bank_at(self) -> np.ndarray:
+        """Instances that use PSUM banks."""
+        return self.psum.every_bank()[0]
+
+    @cached_property
+    def bank_bits(self) -> np.ndarray:
+        """The banks they use."""
+        return self.psum.every_bank()[1]
 
 
 def folded(program: Program, chip, share: float, fast: bool = False
@@ -106,7 +116,8 @@ def _made(program: Program, chip, letters: Letters, rows: list, turns: list[Turn
                 for space in (*laps, *["hbm"] * bool(len(tensors.at)))]  # fmt: skip
     for one in searches:
         one.run()
-    flow = StraightFlow(*woven(letters, rows, turns, searches), program.body)
+    psum = next(one for one in searches if one.space == "psum")
+    flow = StraightFlow(*woven(letters, rows, turns, searches), program.body, psum)
     return FoldedPlacement(program, lone, turns, laps), flow
 
 

@@ -14,7 +14,7 @@ from opentrn.isa import Instruction, Program
 from opentrn.sim.accesses import places_of
 from opentrn.sim.words import Layout, layout, listed, memory
 
-_AT_ONCE = 1 << 14  # instructions; their columns stay in the processor's cache
+_AT_ONCE = 1 << 13  # instructions; their columns stay in the processor's cache
 _SHARE = 4  # where more than one in so many instructions is a letter of its own, little repeats
 ODD = 0x9E3779B97F4A7C15
 SHIFT = 29
@@ -147,18 +147,18 @@ class _Reader:
 
     def read(self, part: slice) -> bool:
         """Read a part; False for what is not known here."""
-        where, words, known = self.where, memory(), self.known
+        where, words, known = self.where, memory().take, self.known
         at = (self.address[part] >> 3) - 1
-        plain = (words[at + where.type] == id(Instruction)) & (words[at + where.after] == id(()))
+        plain = (words(at + where.type) == id(Instruction)) & (words(at + where.after) == id(()))
         if not plain.all():
             return False
-        address = words[at + where.form]
+        address = words(at + where.form)
         form, new = self.forms.numbers(address)
         if not all(known.add_form(self.body[part.start + n].form) for n in new):
             return False
         self.columns.widen(len(known.place))
         mixed = address.astype(np.uint64) * np.uint64(ODD)
-        way = self.look((words[at + where.operands] >> 3) - 1 + where.items, form, part, mixed)
+        way = self.look((words(at + where.operands) >> 3) - 1 + where.items, form, part, mixed)
         return way is not None and self.name(mixed, form, way, part)
 
     def name(self, mixed: np.ndarray, form: np.ndarray, way: np.ndarray, part: slice) -> bool:
@@ -177,20 +177,20 @@ class _Reader:
 
     def look(self, items, form: np.ndarray, part: slice, mixed: np.ndarray) -> np.ndarray | None:
         """The ways of looking, which are mixed in; None with a runtime index.  Notes buffers."""
-        where, words, known = self.where, memory(), self.known
+        where, words, known = self.where, memory().take, self.known
         way = np.zeros((len(known.place), len(form)), np.int64)
         for k, place in enumerate(known.place):
             own = place[form]
             some = slice(None) if (place >= 0).all() else np.flatnonzero(own >= 0)
-            view = (words[items[some] + own[some]] >> 3) - 1
-            if (words[view + where.index] != id(None)).any():
+            view = (words(items[some] + own[some]) >> 3) - 1
+            if (words(view + where.index) != id(None)).any():
                 return None
-            self.columns.buffer[k, part][some] = words[view + where.buffer]
+            self.columns.buffer[k, part][some] = words(view + where.buffer)
             chip = ~known.hbm[k][form[some]]
-            found = words[view + where.facts]
+            found = words(view + where.facts)
             if (found[chip] == 0).any():
                 self.ask(np.arange(len(form))[some][chip & (found == 0)], own, part.start)
-                found = words[view + where.facts]
+                found = words(view + where.facts)
             way[k][some] = found * chip
             number = (mixed[some] ^ way[k][some].astype(np.uint64)) * np.uint64(ODD)
             mixed[some] = number ^ number >> np.uint64(SHIFT)

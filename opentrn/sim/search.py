@@ -192,9 +192,41 @@ class Search(Finder):
     # ------------------------------------------------------------ what was found
 
     def columns(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """(instructions, waits) and (instructions, banks), of those that were looked at."""
-        return (np.array(self.consumers, np.int64), np.array(self.codes, np.int64),
+        """(instructions, waits) and (instructions, banks), of those that were looked at, sorted."""
+        consumers, codes = np.array(self.consumers, np.int64), np.array(self.codes, np.int64)
+        order = np.lexsort((codes, consumers))
+        return (consumers[order], codes[order],
                 np.array(self.bank_at, np.int64), np.array(self.bits, np.int64))  # fmt: skip
+
+    def every_bank(self) -> tuple[np.ndarray, np.ndarray]:
+        """(instructions, banks) of all turns."""
+        _, _, bank_at, bits = self.columns()
+        found, at = [], 0
+        for turns, lap in zip(self.turns, self.laps, strict=True):
+            found.append(cut(bank_at, bits, at, turns.at(turns.low)))
+            found.append(unrolled(bank_at, bits, turns, lap, turns.low, turns.high, False))
+            at = turns.at(turns.high)
+        found.append(cut(bank_at, bits, at, len(self.program.body)))
+        one, other = (np.concatenate(column) for column in zip(*found, strict=True))
+        return one, other
+
+
+def cut(at: np.ndarray, what: np.ndarray, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+    """What was found at instructions [begin, end)."""
+    low, high = np.searchsorted(at, (begin, end))
+    return at[low:high], what[low:high]
+
+
+def unrolled(at, what, turns: Turns, lap: Lap, low: int, high: int, waits: bool):
+    """What was found, waits or else banks, in turns [low, high) or in those that stand for them."""
+    before = cut(at, what, turns.at(low), turns.at(min(high, lap.begin)))
+    one, other = cut(at, what, turns.at(lap.begin), turns.at(lap.begin + lap.turns))
+    moves = other >> 2 > lap.fixed if waits else np.zeros(len(other), bool)
+    times = np.arange(max(low - lap.begin, 0) // lap.turns, -(-(high - lap.begin) // lap.turns))
+    by = times[:, None] * (lap.turns * turns.length)
+    one, other = (one + by).ravel(), (other + 4 * by * moves).ravel()
+    inside = slice(*np.searchsorted(one, (turns.at(max(low, lap.begin)), turns.at(high))))
+    return np.concatenate((before[0], one[inside])), np.concatenate((before[1], other[inside]))
 
 
 def _latest(known: Memory, flags: list[bool]) -> int:
@@ -203,4 +235,4 @@ def _latest(known: Memory, flags: list[bool]) -> int:
                default=-1)  # fmt: skip
 
 
-__all__ = ["Lap", "Search"]
+__all__ = ["Lap", "Search", "cut", "unrolled"]

@@ -6,7 +6,7 @@ import numpy as np
 
 from opentrn.sim.letters import Letters
 from opentrn.sim.rows import Row
-from opentrn.sim.search import Lap, Search
+from opentrn.sim.search import Lap, Search, cut, unrolled
 from opentrn.sim.tape import Part, Repeat
 from opentrn.sim.timing import ENGINES
 from opentrn.sim.turns import Restless, Turns
@@ -15,11 +15,14 @@ _N = len(ENGINES)
 
 
 def woven(letters: Letters, rows: list[Row], turns: list[Turns], searches: list[Search]):
-    """(parts, rows, repeats) of a `Flow`; Restless where there is no room for two laps of all."""
+    """(parts, rows, repeats) of a `Flow`; Restless where there is no room for two laps of all.
+
+    Parts have banks only where several engines use banks, and so may wait for each other there.
+    """
     loom = _Loom(letters, rows, searches)
     at, repeats = 0, []
     for number, these in enumerate(turns):
-        laps = [search.laps[number] for search in searches]
+        laps = [loom.shortest(these, search.laps[number], n) for n, search in enumerate(searches)]
         size, fixed = lcm(*(lap.turns for lap in laps)), max(lap.fixed for lap in laps)
         start = max(loom.begins(these, lap, number, fixed) for number, lap in enumerate(laps))
         count = (these.high - start) // size
@@ -42,14 +45,26 @@ class _Loom:
     def __init__(self, letters: Letters, rows: list[Row], searches: list[Search]):
         self.letters, self.parts = letters, []
         self.streams = np.array([row.stream for row in rows], np.int64)
+        contested = len({row.stream for row in rows if row.banks}) > 1
         self.columns = [search.columns() for search in searches]
+        if not contested:
+            self.columns = [(*waits, *np.zeros((2, 0), np.int64)) for *waits, _, _ in self.columns]
+
+    def shortest(self, turns: Turns, lap: Lap, number: int) -> Lap:
+        """A lap as short as its waits and banks allow: part of it comes again within it."""
+        for size in range(1, lap.turns // 2 + 1):
+            if lap.turns % size == 0 and all(
+                _again(*self.columns[number][k : k + 2], turns, lap, size, k == 0) for k in (0, 2)
+            ):
+                return lap._replace(turns=size)
+        return lap
 
     def begins(self, turns: Turns, lap: Lap, number: int, fixed: int) -> int:
         """The turn of a lap from which on all waits that move are for later ones than those that
         stay, in any memory: else which wait stands for others would not be the same in all laps.
         """
         at, code = self.columns[number][:2]
-        _, own = _cut(at, code, turns.at(lap.begin), turns.at(lap.begin + lap.turns))
+        _, own = cut(at, code, turns.at(lap.begin), turns.at(lap.begin + lap.turns))
         moving = own[own >> 2 > lap.fixed] >> 2
         late = max(fixed + 1 - int(moving.min(initial=fixed + 1)), 0)
         return lap.begin - -late // turns.length
@@ -58,16 +73,18 @@ class _Loom:
         """Instructions that were looked at one by one."""
         if begin < end:
             self.part(begin, end, *(
-                [_cut(*columns[k : k + 2], begin, end) for columns in self.columns]
+                [cut(*columns[k : k + 2], begin, end) for columns in self.columns]
                 for k in (0, 2)
             ))  # fmt: skip
 
     def turns(self, turns: Turns, laps: list[Lap], low: int, high: int) -> None:
         """Turns [low, high), from what was found in the turns that stand for them."""
         if low < high:
-            made = [_unrolled(columns, turns, lap, low, high)
-                    for columns, lap in zip(self.columns, laps, strict=True)]  # fmt: skip
-            self.part(turns.at(low), turns.at(high), *zip(*made, strict=True))
+            self.part(turns.at(low), turns.at(high), *(
+                [unrolled(*columns[k : k + 2], turns, lap, low, high, k == 0)
+                 for columns, lap in zip(self.columns, laps, strict=True)]
+                for k in (0, 2)
+            ))  # fmt: skip
 
     def part(self, begin: int, end: int, waits, banks) -> None:
         """One more part; the waits of all memories are pruned together."""
@@ -108,27 +125,17 @@ class _Loom:
         return consumer[kept], code[kept]
 
 
-def _cut(at: np.ndarray, what: np.ndarray, begin: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-    """What was found at instructions [begin, end)."""
-    low, high = np.searchsorted(at, (begin, end))
-    return at[low:high], what[low:high]
-
-
-def _unrolled(columns: tuple, turns: Turns, lap: Lap, low: int, high: int) -> list[tuple]:
-    """Waits and banks of turns [low, high)."""
-    found = []
-    for k in (0, 2):
-        at, what = columns[k : k + 2]
-        before = _cut(at, what, turns.at(low), turns.at(min(high, lap.begin)))
-        one, other = _cut(at, what, turns.at(lap.begin), turns.at(lap.begin + lap.turns))
-        moves = other >> 2 > lap.fixed if k == 0 else np.zeros(len(other), bool)
-        times = np.arange(max(low - lap.begin, 0) // lap.turns, -(-(high - lap.begin) // lap.turns))
-        by = times[:, None] * (lap.turns * turns.length)
-        one, other = (one + by).ravel(), (other + 4 * by * moves).ravel()
-        inside = slice(*np.searchsorted(one, (turns.at(max(low, lap.begin)), turns.at(high))))
-        found.append((np.concatenate((before[0], one[inside])),
-                      np.concatenate((before[1], other[inside]))))  # fmt: skip
-    return found
+def _again(at, what, turns: Turns, lap: Lap, size: int, waits: bool) -> bool:
+    """Whether what was found in the first `size` turns of a lap comes again up to its end."""
+    at, what = cut(at, what, turns.at(lap.begin), turns.at(lap.begin + lap.turns))
+    times, step = lap.turns // size, size * turns.length
+    if len(at) % times:
+        return False
+    at, what = at.reshape(times, -1), what.reshape(times, -1)
+    by = step * np.arange(times)[:, None]
+    moves = what >> 2 > lap.fixed if waits else np.zeros(what.shape, bool)
+    what = what - 4 * by * moves
+    return bool((at - by == at[0]).all() and (what == what[0]).all())
 
 
 __all__ = ["woven"]
