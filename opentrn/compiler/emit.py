@@ -16,6 +16,7 @@ from opentrn.compiler.foreign import emit_foreign
 from opentrn.compiler.loops import emit_loop
 from opentrn.compiler.narrow import device_dtype
 from opentrn.compiler.pieces import Cut, cut_of, options_of, piece_of, views_in
+from opentrn.compiler.search import cut_options, laid
 from opentrn.compiler.views import view_of
 from opentrn.graph import Graph, Value
 from opentrn.isa import Buffer, Builder, Call, Program, View
@@ -60,6 +61,7 @@ class Emitter:
         for use in uses.values():
             if isinstance(use, Use) and use.after is not None and use.result is not None:
                 self.late.setdefault(use.after, []).append(use)
+        self.cuts = 0  # kernels that are quicker cut another way than by default
         self.calls: list[Use] = []
         self.starts: list[int] = []
         self.labels: dict[Value, str] = {v: name for name, v in graph.constants.items()}
@@ -242,7 +244,7 @@ class Emitter:
 
     def recorded(self, use: Use, args: tuple) -> Recording:
         """The kernel's program for arguments like these, traced the first time."""
-        key = (use.kernel, _signature(args), _frozen(use.options))
+        key = (use.kernel, laid(args), _frozen(use.options))
         recording = self.recordings.get(key)
         if recording is None:
             given = args[: len(use.args)]
@@ -250,9 +252,14 @@ class Emitter:
             try:
                 recording = record(use.kernel, self.chip, *given, **use.options, **named)
             except TrnError as error:
-                if use.value.op != "foreign":  # the model's line, not that of our kernel
+                callee = getattr(use.value.attrs, "callee", None)
+                if callee is None or callee.kernel is None:  # the model's line, not our kernel's
                     error.at = use.value.where or error.at
                 raise
+            cut = cut_options(use, given, named, recording, self.chip)
+            if cut:
+                recording = record(use.kernel, self.chip, *given, **use.options, **named, **cut)
+                self.cuts += 1
             self.recordings[key] = recording
         return recording
 
@@ -301,16 +308,6 @@ class Emitter:
 def _of_rank(view: View, value: Value) -> View:
     """A result without the dimension a kernel has for one index that is none of the value's."""
     return view.squeeze_dim(0) if view.ndim > max(1, value.rank) else view
-
-
-def _signature(argument: Any) -> Any:
-    """What a recording depends on: layouts and dtypes, not which buffer."""
-    if isinstance(argument, View):
-        buffer = argument.buffer
-        return (buffer.shape, buffer.dtype, argument.offset, argument.steps, argument.dtype)
-    if isinstance(argument, tuple | list):
-        return tuple([_signature(a) for a in argument])
-    return argument
 
 
 def _frozen(options: dict[str, Any]) -> tuple:

@@ -148,7 +148,8 @@ def _region(region: Region, state: State) -> Graph:
 def _emit(state: State) -> None:
     emitter = Emitter(state.graph, state.uses, state.chip, state.tick)
     state.program, state.calls, state.starts = emitter.run(), emitter.calls, emitter.starts
-    state.statistics = {"kernels_traced": emitter.traced, "kernel_calls": emitter.linked}
+    state.statistics = {"kernels_traced": emitter.traced, "kernel_calls": emitter.linked,
+                        "kernels_cut_anew": emitter.cuts}  # fmt: skip
 
 
 def _order(state: State) -> None:

@@ -4,7 +4,8 @@ from opentrn.nki.kernels.attention import attention
 from opentrn.nki.kernels.attention_backward import attention_backward
 from opentrn.nki.kernels.elementwise import elementwise, elementwise_together
 from opentrn.nki.kernels.linear_norm import linear_norm
-from opentrn.nki.kernels.matmul import KEPT_ROWS, linear, matmul
+from opentrn.nki.kernels.matmul import KEPT_ROWS, Tiling, linear, matmul
+from opentrn.nki.kernels.microscaling import matmul_mx
 from opentrn.nki.kernels.movement import (
     concatenate,
     copy,
@@ -23,6 +24,7 @@ from opentrn.nki.kernels.tiles import lies_turned
 
 __all__ = [
     "KEPT_ROWS",
+    "Tiling",
     "LONGEST_SORT",
     "OPERATIONS",
     "attention",
@@ -37,6 +39,7 @@ __all__ = [
     "linear",
     "linear_norm",
     "matmul",
+    "matmul_mx",
     "pad",
     "reduce",
     "rms_norm",

@@ -101,8 +101,9 @@ class Mask:
 class Scoring:
     """How products of queries and keys become probabilities: what all groups of heads share."""
 
-    def __init__(self, scale: float, mask, causal: bool, dtype):
+    def __init__(self, scale: float, mask, causal: bool, dtype, psum_scores: int = PSUM_SCORES):
         self.causal, self.dtype, self.balance = causal, dtype, Balance()
+        self.psum_scores = psum_scores
         self.mask = None if mask is None else Mask(mask)
         # A maximum commutes with a positive factor only: another sign goes to the queries.
         self.sign, self.scale = (scale > 0) - (scale < 0), abs(scale) or 1.0
@@ -196,7 +197,7 @@ class Group:
         scoring, height = self.scoring, self.height
         self.pairs, keys, mask = pairs, self.keys[1] - self.keys[0], self.scoring.mask
         added = mask and mask.rows(self.batch, self.heads[0], self.rows, self.keys)
-        in_psum = not scoring.numbers and len(pairs) * keys <= PSUM_SCORES
+        in_psum = not scoring.numbers and len(pairs) * keys <= scoring.psum_scores
         memory = nl.psum if in_psum else nl.sbuf
         self.raw = nl.ndarray((height, len(pairs), keys), nl.float32, memory)
         bank = nl.tile_size.psum_bank_fmax
@@ -325,7 +326,8 @@ class Group:
 class Attention:
     """All groups of heads of one attention, written as a pipeline of their stages."""
 
-    def __init__(self, q, k, v, out, scoring: Scoring):
+    def __init__(self, q, k, v, out, scoring: Scoring, held_bytes: int = HELD_BYTES):
+        self.held_bytes = held_bytes
         self.q, self.k, self.v, self.out, self.scoring = q, k, v, out, scoring
         self.width, self.keys, self.repeat = q.shape[3], k.shape[2], q.shape[1] // k.shape[1]
         self.dtype = operand_dtype(q, k)
@@ -337,7 +339,7 @@ class Attention:
         per_head = self.keys * self.dtype.itemsize
         per_head += cover(self.keys, nl.tile_size.pmax) * self.width * self.v.dtype.itemsize
         items: list[Group] = []
-        together = max(1, HELD_BYTES // per_head)
+        together = max(1, self.held_bytes // per_head)
         for batch in range(self.q.shape[0]):
             for held in spans(self.k.shape[1], together):
                 if per_head > WINDOW_BYTES and self.keys > self.window:
@@ -426,18 +428,19 @@ class Attention:
 
 
 @jit
-def attention(q, k, v, mask=None, scale=None, causal=False):
+def attention(q, k, v, mask=None, scale=None, causal=False, cut=(HELD_BYTES, PSUM_SCORES)):
     """softmax(q · kᵀ · scale + mask) · v for q [B, H, T, D], k and v [B, Hk, S, D], D ≤ 128.
 
     Hk divides H: each key head serves H / Hk query heads in a row.  `mask` [B|1, H|1, T|1, S] is
     added to the scores if it is float, otherwise hides keys where it is 0; `causal` lets query t
     see keys 0 … t.  A query that sees no key gives 0.  `scale` is 1/√D by default.  The result is
-    [B, H, T, D], laid out in memory as [B, T, H, D].
+    [B, H, T, D], laid out in memory as [B, T, H, D].  `cut` says how many bytes of a partition the
+    heads that are worked on together may hold, and how many scores of a tile stay in PSUM.
     """
     batches, heads, queries, width = q.shape
     if width > nl.tile_size.pmax:
         raise LimitError(f"attention: heads of {width} elements", code="kernels.attention_head")
     out = nl.ndarray((batches, queries, heads, width), q.dtype, nl.shared_hbm)
-    scoring = Scoring(1 / sqrt(width) if scale is None else scale, mask, causal, v.dtype)
-    Attention(q, k, v, out, scoring).run()
+    factor = 1 / sqrt(width) if scale is None else scale
+    Attention(q, k, v, out, Scoring(factor, mask, causal, v.dtype, cut[1]), cut[0]).run()
     return out.permute((0, 2, 1, 3))

@@ -181,7 +181,9 @@ class Reader:
                                        nl.float32), "float")]  # fmt: skip
 
 
-def write_chain(inputs, steps, shape: tuple[int, ...], results, outs: list) -> None:
+def write_chain(
+    inputs, steps, shape: tuple[int, ...], results, outs: list, cut=(TOGETHER, TILE_BYTES)
+) -> None:
     """outs = the `results` of `steps`, each computed from tensors of `shape` and earlier steps.
 
     Several tiles go through the steps together: while one engine works on the first of them,
@@ -189,12 +191,12 @@ def write_chain(inputs, steps, shape: tuple[int, ...], results, outs: list) -> N
     """
     tensors, count = [as_bytes(x) for x in (*inputs, *outs)], len(inputs)
     shares, reader = Shares(), Reader([x.dtype for x in inputs])
-    most = max(LEAST_ROW, TILE_BYTES // (4 * width_of(steps, count)))
+    most = max(LEAST_ROW, cut[1] // (4 * width_of(steps, count)))
     for group in sheets(tensors, shape or (1,), most):
         given, targets = group[:count], group[count:]
         parts = [(rows, columns) for rows in spans(targets[0].rows, nl.tile_size.pmax)
                  for columns in spans(targets[0].columns, _width(group, most))]  # fmt: skip
-        for first, last in spans(len(parts), TOGETHER):
+        for first, last in spans(len(parts), cut[0]):
             tiles = [Tile(reader.values(given, *part), steps, results, shares)
                      for part in parts[first:last]]  # fmt: skip
             for n in range(len(steps)):
@@ -206,21 +208,24 @@ def write_chain(inputs, steps, shape: tuple[int, ...], results, outs: list) -> N
 
 
 @jit
-def elementwise(inputs, steps, shape, out_dtype, out=None):
+def elementwise(inputs, steps, shape, out_dtype, out=None, cut=(TOGETHER, TILE_BYTES)):
     """The last of `steps`, each computed from `inputs` (tensors of `shape`) and earlier steps.
 
     A step is (operation, operand, …); an operand is ("in", n), ("step", n) or a number, and for
-    "convert" the second is a dtype.  The result is written to `out` where that is given.  Raises
+    "convert" the second is a dtype.  The result is written to `out` where that is given.  `cut` is
+    how many tiles go through the steps together, and the bytes of a partition for each.  Raises
     UnsupportedError for an operation without a kernel.
     """
     if out is None:
         out = nl.ndarray(shape or (1,), as_dtype(out_dtype), nl.shared_hbm)
-    write_chain(inputs, steps, shape, [(len(steps) - 1, out.dtype)], [out])
+    write_chain(inputs, steps, shape, [(len(steps) - 1, out.dtype)], [out], cut)
     return out
 
 
 @jit
-def elementwise_together(inputs, steps, shape, results, out=None):
+def elementwise_together(
+    inputs, steps, shape, results, out=None, cut=(TOGETHER, TILE_BYTES)
+):
     """Several of `steps` as in `elementwise`: `results` has (step, dtype) of each.
 
     Steps that read a result read what is stored of it.
@@ -228,5 +233,5 @@ def elementwise_together(inputs, steps, shape, results, out=None):
     results = [(n, as_dtype(kind)) for n, kind in results]
     if out is None:
         out = [nl.ndarray(shape or (1,), kind, nl.shared_hbm) for _, kind in results]
-    write_chain(inputs, steps, shape, results, list(out))
+    write_chain(inputs, steps, shape, results, list(out), cut)
     return tuple(out)

@@ -6,6 +6,7 @@ of x pass by them when a block of columns fits; a contraction too long for that 
 SBUF for a few PSUM banks at a time.
 """
 
+from dataclasses import dataclass
 from itertools import chain
 
 from opentrn.base import dtype as as_dtype
@@ -24,6 +25,25 @@ from opentrn.nki.kernels.tiles import (
     transposed,
 )
 
+
+@dataclass(frozen=True)
+class Tiling:
+    """How a product is cut.
+
+    `banks` of PSUM are filled by one row tile before the next: their sums are evacuated while the
+    next ones fill.  `first` row tiles share the first pass over the weights, which goes at the
+    speed they arrive with.  `columns` of the output are worked on together, so that output, bias
+    and residual rows leave room in SBUF.  `rows` row tiles are turned once and kept while all
+    columns of weights that do not fit pass by: four times the 512 columns that one bank of weights
+    is worked on take longer than that bank takes to arrive.
+    """
+
+    banks: int = 2
+    first: int = 2
+    columns: int = 4096
+    rows: int = 4
+
+
 ACTIVATIONS = {
     "gelu": nl.gelu,
     "gelu_tanh": nl.gelu_apprx_tanh,
@@ -32,17 +52,12 @@ ACTIVATIONS = {
     "tanh": nl.tanh,
     "sigmoid": nl.sigmoid,
 }
-# PSUM banks one row tile fills before the next: their sums are evacuated while the next two fill.
-BANKS_TOGETHER = 2
-# Row tiles that share the first pass over the weights, which goes at the speed they arrive with.
-FIRST_TILES = 2
-# Output columns worked on together, so that output, bias and residual rows leave room in SBUF.
-MOST_COLUMNS = 4096
-# Row tiles that are turned once and kept while all columns of the weights pass by: four times the
-# 512 columns that one bank of weights is worked on take longer than that bank takes to arrive.
-KEPT_TILES = 4
-# The rows of which the weights pass by once.
-KEPT_ROWS = KEPT_TILES * 128
+# The rows of which the weights pass by once, by default (`Tiling.rows` tiles of 128).
+KEPT_ROWS = 4 * 128
+# Row tiles that count as few: a bias enters their sums on the Tensor Engine.
+FEW_TILES = 2
+# Tiles of rows on their way while others are turned.
+LOADED_EARLY = 3
 # Row tiles whose sums stay open in PSUM while a long contraction streams by: half of the 8 banks.
 OPEN_TILES = 4
 
@@ -65,7 +80,7 @@ class Ending:
         self.activation = None if activation is None else ACTIVATIONS[activation]
         self.balance, self.bias_row, self.ones = Balance(), None, None
         lanes = nl.tile_size.pmax
-        if bias is not None and self.out.rows <= FIRST_TILES * lanes:
+        if bias is not None and self.out.rows <= FEW_TILES * lanes:
             self.ones = nl.full((1, min(self.out.rows, lanes)), 1.0, bias.dtype)
 
     def begin(self, columns: tuple[int, int]) -> None:
@@ -171,23 +186,24 @@ def banks_for(rows: tuple[int, int], columns: tuple[int, int]) -> list:
     return [nl.ndarray((rows[1] - rows[0], b - a), nl.float32, nl.psum) for a, b in parts]
 
 
-def product(x: Sheet, w: Sheet, dtype, ending: Ending) -> None:
+def product(x: Sheet, w: Sheet, dtype, ending: Ending, tiling: Tiling | None = None) -> None:
     """Compute x · w for all rows and columns and hand the sums to `ending`."""
     pmax, bank = nl.tile_size.pmax, nl.tile_size.psum_bank_fmax
+    tiling = tiling or Tiling()
     room = nl.tile_size.sbuf_fmax_bytes * 2 // 5
     deep = cover(x.columns, pmax) * dtype.itemsize
     # Two groups of turned row tiles live at a time, and the rows the next one is made of.
-    rows = (FIRST_TILES + 2) * deep * min(pmax, x.rows)
-    keeps = x.rows >= KEPT_TILES * pmax and deep * KEPT_TILES * pmax <= 2 * room
+    rows, kept = (tiling.first + 2) * deep * min(pmax, x.rows), tiling.rows * pmax
+    keeps = x.rows >= kept and deep * kept <= 2 * room
     if keeps and not x.is_turned and bank < w.columns and deep * w.columns > room:
-        _rows_kept(x, w, dtype, ending, room)
+        _rows_kept(x, w, dtype, ending, room, tiling)
         return
     if deep * min(bank, w.columns) > room or rows > room:
         _streamed(x, w, dtype, ending, room)
         return
-    block = min(MOST_COLUMNS, room // deep // bank * bank or w.columns)
+    block = min(tiling.columns, room // deep // bank * bank or w.columns)
     tiles = list(spans(x.rows, pmax))
-    groups = [tiles[:FIRST_TILES], *([one] for one in tiles[FIRST_TILES:])]
+    groups = [tiles[: tiling.first], *([one] for one in tiles[tiling.first :])]
 
     def turned(group):
         whole = (0, x.columns)
@@ -199,47 +215,55 @@ def product(x: Sheet, w: Sheet, dtype, ending: Ending) -> None:
         ending.begin(columns)
         held = [
             (part, _held(w, x.columns, columns[0], part, dtype, ending.balance))
-            for part in spans(columns[1] - columns[0], BANKS_TOGETHER * bank)
+            for part in spans(columns[1] - columns[0], tiling.banks * bank)
         ]
         for group, xts in chain([first], feed):
             _rows_times_weights(group, xts, held, columns, x.columns, ending)
 
 
-def _rows_kept(x: Sheet, w: Sheet, dtype, ending: Ending, room: int) -> None:
+def _rows_kept(
+    x: Sheet, w: Sheet, dtype, ending: Ending, room: int, tiling: Tiling
+) -> None:
     """Each group of rows of x is turned once; the weights pass by it, a bank of columns at a time.
 
     For weights that do not fit: turning x again for every block of columns would cost the Tensor
     Engine more than loading the weights again for every group of rows costs DMA.  The contraction
-    is cut into parts, so that one part of the weights arrives while another is worked on.
+    is cut into parts, so that one part of the weights arrives while another is worked on, and each
+    part of the next rows takes the place of the last ones when their last bank has passed by it.
     """
     pmax, bank = nl.tile_size.pmax, nl.tile_size.psum_bank_fmax
     step = max(1, room // 4 // (bank * dtype.itemsize)) * pmax
     depths = list(spans(x.columns, step))
-    kept = cover(x.columns, pmax) * dtype.itemsize * KEPT_TILES * pmax
-    early = 1 if 2 * kept <= 2 * room else 0
+    groups = [[(a + c, a + d) for c, d in spans(b - a, pmax)]
+              for a, b in spans(x.rows, tiling.rows * pmax)]  # fmt: skip
+    banks = list(spans(w.columns, bank))
 
-    def turned(group):
-        rows = [(group[0] + a, group[0] + b) for a, b in spans(group[1] - group[0], pmax)]
-        parts = [[load_turned(x, each, depth, dtype, ending.balance) for each in rows]
-                 for depth in depths]  # fmt: skip
-        return rows, parts
+    pieces = [(g, n, each) for g, group in enumerate(groups) for n in range(len(depths))
+              for each in group]  # fmt: skip
+    feed = ahead(pieces, lambda piece: x.tile(piece[2], depths[piece[1]]), LOADED_EARLY)
+
+    def turned(g, n):
+        if x.is_turned:
+            return [load_turned(x, each, depths[n], dtype, ending.balance) for each in groups[g]]
+        return [transposed(next(feed)[1], dtype, ending.balance) for _ in groups[g]]
 
     def loaded(place):
-        columns, n = place
+        _, columns, n = place
         return load_weights(w, depths[n], columns, dtype, ending.balance)
 
-    places = [(c, n) for c in spans(w.columns, bank) for n in range(len(depths))]
-    for _, (rows, parts) in ahead(spans(x.rows, KEPT_TILES * pmax), turned, early):
-        totals: list = []
-        for (columns, n), weights in ahead(places, loaded):
-            if n == 0:
-                ending.begin(columns)
-                outputs = [ending.open(each, columns) for each in rows]
-                totals = [banks_for(each, columns) for each in rows]
-            depth = depths[n][1] - depths[n][0]
-            _sum_up(totals, parts[n], weights, depth, 0, ending, n == 0)
-            if n == len(depths) - 1:
-                _store_all(rows, totals, outputs, columns, ending)
+    places = [(g, c, n) for g in range(len(groups)) for c in banks for n in range(len(depths))]
+    kept = [turned(0, n) for n in range(len(depths))]
+    totals: list = []
+    for (g, columns, n), weights in ahead(places, loaded):
+        if n == 0:
+            ending.begin(columns)
+            outputs = [ending.open(each, columns) for each in groups[g]]
+            totals = [banks_for(each, columns) for each in groups[g]]
+        _sum_up(totals, kept[n], weights, depths[n][1] - depths[n][0], 0, ending, n == 0)
+        if n == len(depths) - 1:
+            _store_all(groups[g], totals, outputs, columns, ending)
+        if columns is banks[-1] and g + 1 < len(groups):
+            kept[n] = turned(g + 1, n)
 
 
 def _store_all(rows, totals, outputs, columns, ending: Ending) -> None:
@@ -301,18 +325,20 @@ def _streamed(x: Sheet, w: Sheet, dtype, ending: Ending, room: int) -> None:
 
 
 @jit
-def linear(x, w, bias=None, residual=None, activation=None, out_dtype=None, out=None):
+def linear(
+    x, w, bias=None, residual=None, activation=None, out_dtype=None, out=None, tiling=None
+):
     """act(x · w + bias) + residual, for x [..., K], w [K, N], bias [N], residual [..., N].
 
     `activation` is None, "gelu", "gelu_tanh", "silu", "relu", "tanh" or "sigmoid".  Products sum
     in float32; the result is rounded once, to `out_dtype` (by default that of x), and written to
-    `out` where that is given.
+    `out` where that is given.  `tiling` (a `Tiling`) says how the product is cut.
     """
     if out is None:
         kind = as_dtype(out_dtype or x.dtype)
         out = nl.ndarray((*x.shape[:-1], w.shape[1]), kind, nl.shared_hbm)
     ending = Ending(out, bias, residual, activation)
-    product(sheet(x), sheet(w), operand_dtype(x, w), ending)
+    product(sheet(x), sheet(w), operand_dtype(x, w), ending, tiling)
     return out
 
 
