@@ -15,17 +15,18 @@ from opentrn.nki import Recording, kernels, record
 from opentrn.nki.kernels import Tiling
 from opentrn.sim import spills_of, timeline
 
-# By kernel: the option, and what it may be; the kernel's own default is compared with these.
 LANES = tuple([(count, size << 10) for count, size in ((1, 16), (1, 48), (2, 24), (4, 16))])
-CUTS: dict[Callable, tuple[str, tuple]] = {
-    kernels.linear: ("tiling", (Tiling(banks=1, first=1, columns=2048), Tiling(rows=3))),
-    kernels.attention: ("cut", ((24 << 10, 512), (24 << 10, 768), (8 << 10, 512))),
-    kernels.elementwise: ("cut", LANES),
-    kernels.elementwise_together: ("cut", LANES),
+# By kernel: the option, what it may be (the kernel's own default is compared with these), and the
+# most instructions of a program that is searched.  Longer ones take long to write anew, and their
+# first and last tiles, where ways differ most, are a small part of them.
+CUTS: dict[Callable, tuple[str, tuple, int]] = {
+    kernels.linear: ("tiling", (Tiling(banks=1, first=1, columns=2048), Tiling(rows=3)), 2000),
+    kernels.attention: ("cut", ((24 << 10, 512), (24 << 10, 768), (8 << 10, 512)), 8000),
+    kernels.elementwise: ("cut", LANES, 4000),
+    kernels.elementwise_together: ("cut", LANES, 4000),
 }
-# Programs of fewer instructions have no tiles to choose; longer ones take long to write
-# anew, and their first and last tiles, where ways differ most, are a small part of them.
-LEAST_INSTRUCTIONS, MOST_INSTRUCTIONS = 8, 4000
+# Programs of fewer instructions have no tiles to choose.
+LEAST_INSTRUCTIONS = 8
 # What takes so few ns is latency, whatever the tiles.
 LEAST_TIME = 10_000.0
 
@@ -65,7 +66,7 @@ def best_cut(kernel: Callable, args: tuple, named: tuple, options: tuple, chip: 
 
     `args` and the values of `named` are as `laid` gives them, `options` (name, value) pairs.
     """
-    name, ways = CUTS[kernel]
+    name, ways, _ = CUTS[kernel]
     machine, best, least = find_target(chip), None, float("inf")
     for way in (None, *ways):
         count = [0]
@@ -84,14 +85,14 @@ def best_cut(kernel: Callable, args: tuple, named: tuple, options: tuple, chip: 
 
 def cut_options(use, args: tuple, named: dict, first: Recording, chip) -> dict[str, Any]:
     """The option that makes a call quicker than its `first` recording does, if there is one."""
-    known = use.kernel in CUTS and CUTS[use.kernel][0] not in use.options
-    if not known or not LEAST_INSTRUCTIONS <= len(first.program) <= MOST_INSTRUCTIONS:
+    name, _, most = CUTS.get(use.kernel, ("", (), 0))
+    if name in use.options or not LEAST_INSTRUCTIONS <= len(first.program) <= most:
         return {}
     if timeline(first.program, chip).total_ns < LEAST_TIME:
         return {}
     options = tuple(sorted(use.options.items()))
     best = best_cut(use.kernel, laid(args), laid(tuple(named.items())), options, chip.name)
-    return {} if best is None else {CUTS[use.kernel][0]: best}
+    return {} if best is None else {name: best}
 
 
 __all__ = ["CUTS", "best_cut", "cut_options", "laid"]

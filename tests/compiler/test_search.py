@@ -69,7 +69,7 @@ def test_small_and_very_long_kernels_are_not_searched():
 
 def test_ways_that_do_not_fit_are_passed_over(monkeypatch):
     search.best_cut.cache_clear()
-    monkeypatch.setitem(search.CUTS, search.kernels.elementwise, ("cut", ((6, 160 << 10),)))
+    monkeypatch.setitem(search.CUTS, search.kernels.elementwise, ("cut", ((6, 160 << 10),), 4000))
     executable = compiler.compile(both((2048, 16384)))
     assert executable.meta["kernels_cut_anew"] == 0
     search.best_cut.cache_clear()
