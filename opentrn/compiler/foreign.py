@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 def _foreign(value: Value) -> Use | no:
     """The kernel of the callee."""
     callee = value.attrs.callee
+    name, *formats = callee.name.split(".")
+    if callee.kernel is None and name == "matmul_mx":
+        return Use(value, kernels.matmul_mx(*formats), value.args, {}, "scaled as it multiplies")
     if callee.kernel is None:
         return no(f"{callee.name} was read from text, which holds its name alone")
     count = prod(getattr(callee.kernel, "grid", (1,)))

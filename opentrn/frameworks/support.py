@@ -15,6 +15,7 @@ from opentrn.graph import Graph, decompose
 FILE = Path(__file__).with_name("support.toml")
 STATES = ("refused", "limited", "runs")
 """What becomes of an op, worst first."""
+LEAVES = ("input", "constant", "get_tuple_element")
 READ = {"scatter": lambda v: (v,), "top_k": lambda v: v.args}
 FIRST_SDK = "2.3"
 """The first SDK with a compiler for Trainium."""
@@ -81,15 +82,18 @@ def _read(row: dict[str, Any], sources: dict[str, str]) -> Fact:
 def of_graph(graph: Graph, chip: str) -> tuple[Fact, ...]:
     """The facts about the ops of a graph on a chip, each once, worst first.
 
-    Of ops of the vendor's list only the latest is told: all of them run since then."""
+    Since when it runs is told where all its ops are on the vendor's list: of the latest."""
     found: dict[Fact, None] = {}
+    listed = True
     for value in [*_primitive(graph)][:MOST]:
         # A scatter is judged by the numbers it writes, not the places; top_k by what it sorts.
         kind = str(getattr(value.attrs, "kind", ""))
         read = READ.get(value.op, lambda v: (v, *v.args))(value)
         kinds = [str(getattr(v, "dtype", "")) for v in read]
-        found |= dict.fromkeys(f for f in facts() if f.about(value.op, kinds, chip, kind))
-    return told(found)
+        about = [f for f in facts() if f.about(value.op, kinds, chip, kind)]
+        listed = listed and (value.op in LEAVES or any(f.state == "runs" for f in about))
+        found |= dict.fromkeys(about)
+    return told(f for f in found if listed or f.state != "runs")
 
 
 def _primitive(graph: Graph) -> Graph:

@@ -5,6 +5,7 @@ from opentrn.graph.build import Builder, g
 from opentrn.graph.data import Data
 from opentrn.graph.evaluate import evaluate, run
 from opentrn.graph.importers import (
+    BYTES,
     ONNX_RULES,
     STABLEHLO_RULES,
     TORCH_RULES,
@@ -20,6 +21,7 @@ from opentrn.graph.importers import (
     from_torch,
     near_op,
     op_name,
+    torch_dtype,
     where_of,
 )
 from opentrn.graph.ir import Graph, Region, Value, inline, make, remake, topological
@@ -69,6 +71,7 @@ __all__ = [
     "Rule",
     "STABLEHLO_RULES",
     "StablehloCall",
+    "BYTES",
     "TORCH_RULES",
     "Traced",
     "Traffic",
@@ -95,6 +98,7 @@ __all__ = [
     "no",
     "near_op",
     "op_name",
+    "torch_dtype",
     "prove",
     "random_array",
     "read",

@@ -30,7 +30,7 @@ from opentrn.frameworks.torch.piece import Loaded, examples_of
 from opentrn.frameworks.torch.places import prints, user_place
 from opentrn.frameworks.torch.report import Compilation
 from opentrn.frameworks.torch.seeds import seeded
-from opentrn.graph import from_fx
+from opentrn.graph import BYTES, from_fx
 from opentrn.isa import Builder, Executable, View
 from opentrn.nki import kernels, record
 
@@ -132,6 +132,10 @@ def densely(tensor: Any) -> Any:
     held = near(tensor)
     if held.is_contiguous() or not held.numel() or tensor.device.type == "cpu":
         return held.contiguous()
+    if str(held.dtype) in BYTES:
+        import torch
+
+        return densely(tensor.view(torch.uint8)).view(held.dtype)
     steps = tuple(zip(held.stride(), held.shape, strict=True)) or ((1, 1),)
     model = _copying(steps, held.dtype, nki.current_chip().name)
     made = queue.run(model, tensor.device.index or 0, _narrow(_span(held)))

@@ -17,6 +17,7 @@ HINTS: dict[str, tuple[str, str]] = {
     "scatter": ("a product with a one-hot matrix: F.one_hot(index, n).T.float() @ values",
                 OPERATOR),
     "index_put": ("torch.where with a mask made by torch.arange(n) == index", OPERATOR),
+    "scaled_mm": ("", ""),  # its refusals say what to do
     "matmul": ("x.float() @ y.float(): integers are multiplied as floats, exact to 2**24",
                "NCC_EVRF035"),
     "mm": ("x.float() @ y.float(): integers are multiplied as floats, exact to 2**24",

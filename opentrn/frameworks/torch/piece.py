@@ -13,7 +13,7 @@ from opentrn.frameworks.torch.report import HISTORY, Compilation
 from opentrn.frameworks.torch.seeds import fresh, seeded
 from opentrn.frameworks.torch.settings import Settings
 from opentrn.frameworks.torch.shapes import shape_only
-from opentrn.graph import Traced, from_fx
+from opentrn.graph import BYTES, Traced, from_fx
 
 # After so many changes of a frozen weight, weights become inputs.
 PATIENCE = 2
@@ -165,6 +165,8 @@ def to_device(tensor: Any) -> Any:
     if not isinstance(tensor, torch.Tensor):
         return tensor
     held = near(tensor.detach())
+    if str(held.dtype) in BYTES:
+        held = held.view(torch.uint8)
     return held.float() if held.dtype == torch.float64 and held.dim() == 0 else held
 
 

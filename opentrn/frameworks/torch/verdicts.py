@@ -7,14 +7,24 @@ compiler up to the choice of kernels.  All findings come at once, each with the 
 from typing import Any
 
 from opentrn import hw
-from opentrn.base import TrnError, dtype
+from opentrn.base import TrnError
 from opentrn.frameworks import support
 from opentrn.frameworks.support import Fact
 from opentrn.frameworks.torch.capture import Captured, capture
 from opentrn.frameworks.torch.hints import hint_for
 from opentrn.frameworks.torch.settings import Settings
 from opentrn.frameworks.verdict import OUTCOMES, Analysis, Verdict, compiled, reason
-from opentrn.graph import TORCH_RULES, FxImporter, Graph, Value, g, near_op, op_name, where_of
+from opentrn.graph import (
+    TORCH_RULES,
+    FxImporter,
+    Graph,
+    Value,
+    g,
+    near_op,
+    op_name,
+    torch_dtype,
+    where_of,
+)
 
 ON_THE_CPU = "do it on the CPU, outside the compiled function"
 
@@ -173,7 +183,7 @@ def _operand(name: str, example: Any, inputs: list[Value]) -> Any:
         return [_operand(f"{name}_{n}", one, inputs) for n, one in enumerate(example)]
     if not hasattr(example, "dtype"):
         return example
-    value = g.input(name, tuple(example.shape), dtype(example.dtype))
+    value = g.input(name, tuple(example.shape), torch_dtype(example.dtype))
     inputs.append(value)
     return value
 

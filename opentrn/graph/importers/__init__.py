@@ -10,8 +10,10 @@ from opentrn.graph.importers.torch import Importer as TorchImporter
 from opentrn.graph.importers.torch import exported_torch, from_torch, op_name, where_of
 from opentrn.graph.importers.torch_fx import Draw, FxImporter, Traced, from_fx
 from opentrn.graph.importers.torch_rules import RULES as TORCH_RULES
+from opentrn.graph.importers.torch_types import BYTES, torch_dtype
 
 __all__ = [
+    "BYTES",
     "ONNX_RULES",
     "STABLEHLO_RULES",
     "TORCH_RULES",
@@ -27,5 +29,6 @@ __all__ = [
     "from_torch",
     "near_op",
     "op_name",
+    "torch_dtype",
     "where_of",
 ]

@@ -39,6 +39,7 @@ from opentrn.graph.importers import (
 )
 from opentrn.graph.importers.missing import unsupported
 from opentrn.graph.importers.torch_rules import RULES, refuse
+from opentrn.graph.importers.torch_types import BYTES, torch_dtype
 from opentrn.graph.ir import Graph, Value, relocate
 
 FAMILIES = (torch_rules_elementwise, torch_rules_functions, torch_rules_index,
@@ -221,7 +222,7 @@ class Importer:
             self.values[node] = self._constant(target, tensor)
         elif hasattr(example, "dtype") and hasattr(example, "shape"):
             shape = tuple(_fixed(n) for n in example.shape)
-            value = Builder().input(node.name, shape, dtype(example.dtype))
+            value = Builder().input(node.name, shape, torch_dtype(example.dtype))
             self.inputs.append(value)
             self.values[node] = value
         else:
@@ -277,6 +278,9 @@ class Importer:
         if isinstance(given, (list, tuple)):
             return [self._argument(v) for v in given]
         if isinstance(given, torch.dtype):
+            if str(given) in BYTES:
+                raise UnsupportedError(f"a cast to {given}", code="graph.unsupported_op",
+                                       fix="quantise on the CPU: graphs hold these as bytes")
             return dtype(given)
         return given
 
@@ -322,7 +326,7 @@ def _compare(node: Any, result: Any, name: str) -> None:
     for example, value in zip(examples, result, strict=False):
         if not isinstance(value, Value) or not hasattr(example, "shape"):
             continue
-        want = tuple(example.shape), dtype(example.dtype)
+        want = tuple(example.shape), torch_dtype(example.dtype)
         if (value.shape, value.dtype) != want:
             raise Bug(f"the rule for {name} made {value.type}; torch says {want[1]}"
                       f"{list(want[0])}")
@@ -332,11 +336,12 @@ def data_of(tensor: Any, name: str = "") -> Data:
     """A tensor's numbers, sharing its memory where torch and NumPy can; only its type if it is on
     the meta device."""
     import torch
-    kind = dtype(tensor.dtype)
+    kind = torch_dtype(tensor.dtype)
     fake = torch._subclasses.fake_tensor.FakeTensor
     if tensor.is_meta or isinstance(tensor, fake):
         return Data.absent(name, kind, tuple(tensor.shape))
     plain = tensor.detach().cpu().contiguous()
+    plain = plain.view(torch.uint8) if str(tensor.dtype) in BYTES else plain
     if kind.kind != "float" or kind in ("float16", "float32", "float64"):
         return Data.of(plain.numpy(), kind)
     bits = plain.reshape(-1).view(torch.uint8).numpy()

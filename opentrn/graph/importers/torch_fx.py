@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from opentrn.base import dtype
 from opentrn.graph.build import Builder
 from opentrn.graph.importers.torch import SKIPPED, Importer, op_name, where_of
 from opentrn.graph.importers.torch_rules import RULES
+from opentrn.graph.importers.torch_types import torch_dtype
 from opentrn.graph.ir import Graph, Value
 
 # Ops that draw random numbers -> the function of torch that draws them; the numbers become inputs.
@@ -101,7 +101,7 @@ class FxImporter(Importer):
         """An argument of the code: an input, a constant, or nothing, for want of elements."""
         shape = getattr(node.meta.get("val"), "shape", ())
         if any(n == 0 for n in shape if isinstance(n, int)):
-            kind = dtype(node.meta["val"].dtype)
+            kind = torch_dtype(node.meta["val"].dtype)
             self.values[node] = Builder().full(tuple(int(n) for n in shape), 0, kind)
             return
         before = len(self.inputs)
@@ -126,7 +126,7 @@ class FxImporter(Importer):
         shape = tuple(int(n) for n in example.shape)
         self.draws.append(Draw(DRAWS[name], shape, example.dtype))
         where = where_of(node.meta.get("stack_trace") or "")
-        value = Builder(where).input(f"random{len(self.drawn)}", shape, dtype(example.dtype))
+        value = Builder(where).input(f"random{len(self.drawn)}", shape, torch_dtype(example.dtype))
         self.drawn.append(value)
         self.values[node] = value
 

@@ -12,7 +12,15 @@ from opentrn.graph.ir import Value
 RANKS = {"bool": 0, "uint": 1, "int": 1, "float": 2}
 DEFAULT = {"bool": "bool", "int": "int64", "float": "float32"}
 
+# What graphs hold as the bytes it is: pairs of 4-bit floats, and the scales of MX blocks.
+BYTES = ("torch.float4_e2m1fn_x2", "torch.float8_e8m0fnu")
+
 Operand = Value | float | int | bool
+
+
+def torch_dtype(given: Any) -> DType:
+    """The dtype of a torch tensor's elements in a graph."""
+    return dtype("uint8") if str(given) in BYTES else dtype(given)
 
 
 def kind_of(number: Any) -> str:
