@@ -5,7 +5,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -38,7 +38,15 @@ declare(
     fix='leave `order` out for program order, or pass order="list"',
 )
 
+declare(
+    "sim.queues",
+    "A way of serving DMA queues that does not exist was asked for.",
+    rule='queues is "arrival" or "turns"',
+    fix='leave `queues` out for order of arrival, or pass queues="turns"',
+)
+
 ORDERS = ("program", "list")
+QUEUES = ("arrival", "turns")
 
 # Loading compiled code takes about as long as this many instructions in plain Python.
 _WORTH_COMPILING = 300_000
@@ -190,20 +198,28 @@ def timeline(
     trips: Any = None,
     fast: bool | None = None,
     order: str = "program",
+    queues: str = "arrival",
 ) -> "Timeline":
     """When every instruction of `program` runs on one core of `chip`.
 
     `order`: each engine runs its instructions in program order ("program"), or in the order of a
     list scheduler that stands for a compiler's ("list", see `sim.order`); the timeline's
     instructions are then in that order, and so is its program.  Where tiles do not fit SBUF and the
-    compiler would spill them, its program has the spills.  `fast` chooses the compiled
-    scheduler (None: for long programs, where Numba is installed); the results are equal.  Raises
-    CapacityError when the tiles do not fit and spills do not help, UsageError `sim.trips` and
-    `sim.order`.
+    compiler would spill them, its program has the spills.  `queues`: a DMA engine serves transfers
+    in order of arrival, or takes turns among its queues ("turns", `sim.timing_turns`, by the plain
+    scheduler).  `fast` chooses the compiled scheduler (None: for long programs, where Numba is
+    installed); the results are equal.  Raises
+    CapacityError when the tiles do not fit and spills do not help, UsageError `sim.trips`,
+    `sim.order` and `sim.queues`.
     """
     if order not in ORDERS:
         raise UsageError(f"order={order!r} is not one of {', '.join(ORDERS)}", code="sim.order")
+    if queues not in QUEUES:
+        names = ", ".join(QUEUES)
+        raise UsageError(f"queues={queues!r} is not one of {names}", code="sim.queues")
     ready = prepare(reordered(program, chip) if order == "list" else program, chip, trips, fast)
+    if queues == "turns":
+        ready = replace(ready, rates=ready.rates._replace(turns=True))
     return Timeline(ready, alone(ready, fast))
 
 
@@ -222,7 +238,8 @@ def scheduled(given: Columns | Coded, rates: Rates, fast: bool | None) -> Schedu
     """The schedule as arrays, by the compiled or the plain scheduler (see `timeline`)."""
     short = isinstance(given, Coded)
     count = len(given.row if short else given.stream)
-    if not _compiled(count, fast) or _in_classes(given.table if short else given):
+    plain = rates.turns or _in_classes(given.table if short else given)
+    if plain or not _compiled(count, fast):
         columns = given.columns() if short else given
         with _collector_paused():
             found = timing.schedule(Columns(*(column.tolist() for column in columns)), rates)

@@ -88,7 +88,10 @@ class Columns(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """What the schedule needs of the chip, in ns (`cold_rate`, `warm_share`: shares of one)."""
+    """What the schedule needs of the chip, in ns (`cold_rate`, `warm_share`: shares of one).
+
+    `turns`: DMA engines take turns among queues (`timing_turns`), not in order of arrival.
+    """
 
     semaphore_ns: float
     window_ns: float
@@ -99,6 +102,7 @@ class Rates(NamedTuple):
     dma_engines: int
     cores: int = 1
     packet_ns: float = 0.0
+    turns: bool = False
 
 
 class Schedule(NamedTuple):
@@ -141,6 +145,10 @@ def schedule(columns: Columns, rates: Rates) -> Schedule:
     Dependences on the same core name earlier rows; those on another core may name any row.  Rows
     in a circle of waits never run and keep the time 0.
     """
+    if rates.turns:
+        from opentrn.sim import timing_turns
+
+        return timing_turns.schedule(columns, rates)
     if len(columns.priority) and min(columns.priority) != max(columns.priority):
         from opentrn.sim import timing_classes
 

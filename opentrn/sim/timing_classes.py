@@ -13,18 +13,18 @@ import math
 from opentrn.sim.timing import QUEUE, STREAMS, Columns, Rates, Run, Schedule
 
 # Kinds of events besides a transfer (0) and a claim (1), see `Run.run`.
-_ARRIVES, _LEAVES = 2, 3
-_MANY = 1 << 40  # more than there are rows, or turns of a ring
+ARRIVES, LEAVES = 2, 3
+MANY = 1 << 40  # more than there are rows, or turns of a ring
 
 
 def schedule(columns: Columns, rates: Rates) -> Schedule:
     """As `timing.schedule`, of columns whose transfers have more than one class."""
-    run = _Classes(columns, rates)
+    run = Classes(columns, rates)
     run.run()
     return run.result
 
 
-class _Classes(Run):
+class Classes(Run):
     """A run in which rings are given to transfers one packet after the other."""
 
     def __init__(self, c: Columns, rates: Rates):
@@ -49,24 +49,32 @@ class _Classes(Run):
         for k in range(count):
             ring = self.stream[row] // STREAMS * total + (self.first[row] + k) % total
             due = arrival + k * self.stagger
-            heapq.heappush(self.heap, (due, _ARRIVES, self.place[row] * _MANY + ring))
+            heapq.heappush(self.heap, (due, ARRIVES, self.place[row] * MANY + ring))
 
     def other(self, kind: int, number: int, time: float) -> None:
         """A transfer reaches one ring, or a ring has done what it was to do."""
-        if kind == _ARRIVES:
-            place, ring = divmod(number, _MANY)
+        if kind == ARRIVES:
+            place, ring = divmod(number, MANY)
             self.arrives(ring, self.rows[place], time)
             return
-        ring, turn = divmod(number, _MANY)
+        ring, turn = divmod(number, MANY)
         if turn == self.turn[ring]:
             row, begin = self.works[ring]
             self.works[ring] = None
             self.began(row, begin)
-            self.left[row] -= 1
-            self.latest[row] = max(self.latest[row], time)
-            if not self.left[row]:
-                self.finished(row, self.latest[row])
-            self.serve(ring, time, row)
+            self.leaves(ring, row, time)
+
+    def leaves(self, ring: int, row: int, time: float) -> None:
+        """The ring has moved a share of a transfer."""
+        self.share_done(row, time)
+        self.serve(ring, time, row)
+
+    def share_done(self, row: int, time: float) -> None:
+        """One share of a transfer fewer is left."""
+        self.left[row] -= 1
+        self.latest[row] = max(self.latest[row], time)
+        if not self.left[row]:
+            self.finished(row, self.latest[row])
 
     def arrives(self, ring: int, row: int, time: float) -> None:
         """A share of a transfer asks for a ring."""
@@ -111,7 +119,7 @@ class _Classes(Run):
         if time > asked and before >= 0 and before != row:
             self.since[row], self.binding[row], self.reason[row] = time, before, QUEUE
         self.turn[ring] += 1
-        end = (time + lasts, _LEAVES, ring * _MANY + self.turn[ring])
+        end = (time + lasts, LEAVES, ring * MANY + self.turn[ring])
         heapq.heappush(self.heap, end)
 
     def finished(self, row: int, end: float) -> None:
@@ -124,4 +132,4 @@ class _Classes(Run):
         self.settle(row, visible, visible)
 
 
-__all__ = ["schedule"]
+__all__ = ["ARRIVES", "LEAVES", "MANY", "Classes", "schedule"]
