@@ -1,16 +1,18 @@
 """Train a character GPT on a real text, on a simulated Trainium, beside eager PyTorch in bfloat16.
 
 The text is the Python language reference as the standard library ships it (`pydoc_data.topics`,
-465 thousand characters).  Both runs begin with the same weights and see the same batches; each
-training step on the chip (forward, backward, AdamW) is one program:
+465 thousand characters).  All runs begin with the same weights and see the same batches; each
+training step on the chip (forward, backward, AdamW) is one program.  What rounding alone does to
+the losses is measured: eager runs begin with each weight moved at random by up to half a step of
+bfloat16, and the band is what lies between the lowest and the highest of their losses:
 
-    python examples/character_gpt.py [--steps 150] [--target trn2] [--plot loss.svg]
+    python examples/character_gpt.py [--steps 150] [--twins 8] [--target trn2] [--plot loss.svg]
 """
 
 import argparse
 import copy
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pydoc_data import topics
 
 import torch
@@ -20,7 +22,8 @@ from torch.nn import functional as F
 from opentrn.frameworks.torch import train_step
 
 CONTEXT, BATCH, WIDTH, HEADS, LAYERS = 48, 8, 64, 4, 2
-COLOURS = {"eager bfloat16": "#888888", "simulated chip": "#d95f02"}
+COLOURS = {"eager bfloat16": "#555555", "simulated chip": "#d95f02"}
+BAND = "#cccccc"
 
 
 def text() -> tuple[torch.Tensor, str]:
@@ -66,8 +69,9 @@ class Gpt(nn.Module):
 
 
 def loss(model: nn.Module, tokens: torch.Tensor, after: torch.Tensor) -> torch.Tensor:
-    """Cross entropy of the next characters, in nats."""
-    return F.cross_entropy(model(tokens).float().flatten(0, 1), after.flatten())
+    """Cross entropy of the next characters, in nats; PyTorch says what is bfloat16."""
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return F.cross_entropy(model(tokens).float().flatten(0, 1), after.flatten())
 
 
 def batches(data: torch.Tensor, steps: int, seed: int) -> Iterator[tuple[torch.Tensor, ...]]:
@@ -89,8 +93,7 @@ def eager(model: nn.Module, data: torch.Tensor, steps: int, seed: int) -> list[f
     opt, found = optimizer(model), []
     for tokens, after in batches(data, steps, seed):
         opt.zero_grad()
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            one = loss(model, tokens, after)
+        one = loss(model, tokens, after)
         one.backward()
         opt.step()
         found.append(one.detach().item())
@@ -100,9 +103,41 @@ def eager(model: nn.Module, data: torch.Tensor, steps: int, seed: int) -> list[f
 def simulated(model: nn.Module, data: torch.Tensor, steps: int, seed: int,
               target: str) -> tuple[list[float], float]:  # fmt: skip
     """Losses on the chip in bfloat16, and the device's seconds for a step."""
-    step = train_step(model, optimizer(model), loss, target=target, dtype="bfloat16")
+    step = train_step(model, optimizer(model), loss, target=target)
     found = [float(step(*batch)) for batch in batches(data, steps, seed)]
     return found, step.device_seconds
+
+
+def twins(model: nn.Module, count: int) -> list[nn.Module]:
+    """Copies of the model whose weights moved by up to half a bfloat16 step, each its own way."""
+    draw, made = torch.Generator().manual_seed(1), []
+    for _ in range(count):
+        one = copy.deepcopy(model)
+        with torch.no_grad():
+            for weight in one.parameters():
+                share = torch.rand(weight.shape, generator=draw) * 2 - 1
+                weight.mul_(1 + share * 2.0**-9)
+        made.append(one)
+    return made
+
+
+def spread(curves: list[list[float]]) -> list[float]:
+    """The root mean square distance of each curve from the mean of the others."""
+    found, table = [], torch.tensor(curves, dtype=torch.float64)
+    for n in range(len(table)):
+        others = torch.cat([table[:n], table[n + 1 :]]).mean(0)
+        found.append(float((table[n] - others).square().mean().sqrt()))
+    return found
+
+
+def within(ours: list[float], plain: list[list[float]]) -> tuple[float, float]:
+    """How far our curve is from the mean of eager ones, and the farthest of those from the others.
+
+    Root mean squares over all steps, in nats.
+    """
+    mean = torch.tensor(plain, dtype=torch.float64).mean(0)
+    away = float((torch.tensor(ours, dtype=torch.float64) - mean).square().mean().sqrt())
+    return away, max(spread(plain))
 
 
 def smooth(losses: list[float], width: int = 15) -> list[float]:
@@ -111,42 +146,53 @@ def smooth(losses: list[float], width: int = 15) -> list[float]:
             for n in range(len(losses))]  # fmt: skip
 
 
-def plot(curves: dict[str, list[float]]) -> str:
-    """The curves as an SVG picture."""
-    high = max(max(c) for c in curves.values())
-    low = min(min(c) for c in curves.values())
+def plot(curves: dict[str, list[float]], band: Sequence[list[float]] = ()) -> str:
+    """The curves as an SVG picture, before the band of others."""
+    high = max(max(c) for c in (*curves.values(), *band))
+    low = min(min(c) for c in (*curves.values(), *band))
     parts = ['<svg xmlns="http://www.w3.org/2000/svg" width="640" height="360" font-size="12">']
-    for row, (name, losses) in enumerate(curves.items()):
+
+    def points(losses: list[float]) -> list[str]:
         last = max(len(losses) - 1, 1)
-        points = " ".join(f"{50 + 570 * n / last:.1f},{20 + 300 * (high - y) / (high - low):.1f}"
-                          for n, y in enumerate(losses))  # fmt: skip
-        parts.append(f'<polyline fill="none" stroke="{COLOURS[name]}" points="{points}"/>')
+        return [f"{50 + 570 * n / last:.1f},{20 + 300 * (high - y) / (high - low):.1f}"
+                for n, y in enumerate(losses)]  # fmt: skip
+
+    if band:
+        top, bottom = ([way(at) for at in zip(*band, strict=True)] for way in (max, min))
+        around = " ".join(points(top) + points(bottom)[::-1])
+        parts.append(f'<polygon fill="{BAND}" points="{around}"/>')
+    for row, (name, losses) in enumerate(curves.items()):
+        line = " ".join(points(losses))
+        parts.append(f'<polyline fill="none" stroke="{COLOURS[name]}" points="{line}"/>')
         parts.append(f'<text x="440" y="{40 + 16 * row}" fill="{COLOURS[name]}">{name}</text>')
     parts.append(f'<text x="8" y="24">{high:.2f}</text><text x="8" y="324">{low:.2f}</text>')
     parts.append('<text x="240" y="350">steps; loss in nats a character</text></svg>')
     return "\n".join(parts)
 
 
-def compare(steps: int, target: str = "trn2", seed: int = 0) -> tuple[dict, float]:
-    """Both runs' losses, lists by name, and the device's seconds for a step."""
+def compare(
+    steps: int, target: str = "trn2", seed: int = 0, count: int = 0
+) -> tuple[dict, list[list[float]], float]:
+    """Both runs' losses by name, those of `count` eager twins, the device's seconds a step."""
     torch.manual_seed(seed)
     data, letters = text()
     model = Gpt(len(letters))
-    twin = copy.deepcopy(model)
-    plain = eager(twin, data, steps, seed)
+    others = [eager(twin, data, steps, seed) for twin in twins(model, count)]
+    plain = eager(copy.deepcopy(model), data, steps, seed)
     ours, seconds = simulated(model, data, steps, seed, target)
-    return dict(zip(COLOURS, (plain, ours), strict=True)), seconds
+    return dict(zip(COLOURS, (plain, ours), strict=True)), others, seconds
 
 
 def main() -> None:
-    """Train both, print the losses side by side."""
+    """Train all, print the losses side by side."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--twins", type=int, default=8)
     parser.add_argument("--target", default="trn2")
     parser.add_argument("--plot", default="", help="write the curves to this SVG file")
     given = parser.parse_args()
     begin = time.perf_counter()
-    curves, seconds = compare(given.steps, given.target)
+    curves, others, seconds = compare(given.steps, given.target, count=given.twins)
     plain, ours = (smooth(c) for c in curves.values())
     print("step   eager bfloat16   simulated chip")
     for n in range(0, given.steps, max(1, given.steps // 10)):
@@ -155,9 +201,16 @@ def main() -> None:
     here = (time.perf_counter() - begin) / given.steps
     print(f"one step of {BATCH} x {CONTEXT} characters: {seconds * 1e6:.0f} us on {given.target}, "
           f"{here:.2f} s on this machine")  # fmt: skip
+    if given.twins > 1:
+        first, chip = curves.values()
+        away, most = within(chip, [first, *others])
+        verdict = "within" if away <= most else "NOT within"
+        print(f"the chip's losses are {away:.4f} nats from the mean of {given.twins + 1} eager "
+              f"runs, the farthest of those {most:.4f} from the others: {verdict} their noise")
     if given.plot:
         with open(given.plot, "w", encoding="utf-8") as file:
-            file.write(plot({name: smooth(c) for name, c in curves.items()}))
+            shown = [smooth(c) for c in others]
+            file.write(plot({name: smooth(c) for name, c in curves.items()}, shown))
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 The data are scikit-learn's digits: 1797 images of 8 × 8 pixels; a random 360 are for testing.
 Every training step (forward, backward, AdamW) is one program on the simulated chip:
 
-    python examples/digits.py [--epochs 12] [--target trn2]
+    python examples/digits.py [--epochs 12] [--target trn2] [--plot loss.svg]
 """
 
 import argparse
@@ -56,8 +56,25 @@ def accuracy(model: nn.Module, images: torch.Tensor, digits: torch.Tensor) -> fl
     return float((found == digits).float().mean())
 
 
-def train(epochs: int, target: str = "trn2", seed: int = 0) -> tuple[float, TrainStep]:
-    """Train, telling the loss after each epoch; the accuracy on the test images."""
+def plot(losses: list[float], share: float) -> str:
+    """The loss of each epoch as an SVG picture."""
+    last, high = max(len(losses) - 1, 1), max(losses)
+    line = " ".join(f"{50 + 570 * n / last:.1f},{320 - 300 * y / high:.1f}"
+                    for n, y in enumerate(losses))  # fmt: skip
+    return "\n".join([
+        '<svg xmlns="http://www.w3.org/2000/svg" width="640" height="360" font-size="12">',
+        f'<polyline fill="none" stroke="#d95f02" points="{line}"/>',
+        f'<text x="8" y="24">{high:.2f}</text><text x="8" y="324">0</text>',
+        f'<text x="180" y="350">epochs 1 to {len(losses)}; mean loss in nats; '
+        f"test accuracy {share:.1%}</text></svg>",
+    ])  # fmt: skip
+
+
+def train(
+    epochs: int, target: str = "trn2", seed: int = 0, losses: list[float] | None = None
+) -> tuple[float, TrainStep]:
+    """Train, telling the loss after each epoch (and adding it to `losses`); the accuracy on the
+    test images."""
     torch.manual_seed(seed)
     images, digits = data()
     model = network()
@@ -67,6 +84,8 @@ def train(epochs: int, target: str = "trn2", seed: int = 0) -> tuple[float, Trai
     for number in range(epochs):
         begin = time.perf_counter()
         mean = epoch(step, images[:-TESTS], digits[:-TESTS])
+        if losses is not None:
+            losses.append(mean)
         schedule.step()
         seconds = time.perf_counter() - begin
         print(f"epoch {number + 1:2d}  loss {mean:.4f}  {seconds:.1f} s on this machine")
@@ -78,10 +97,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--target", default="trn2")
-    given = parser.parse_args()
-    share, step = train(given.epochs, given.target)
+    parser.add_argument("--plot", default="", help="write the losses to this SVG file")
+    given, losses = parser.parse_args(), []
+    share, step = train(given.epochs, given.target, losses=losses)
     print(f"test accuracy {share:.1%}")
     print(f"one step of {BATCH} images: {step.device_seconds * 1e6:.0f} us on {given.target}")
+    if given.plot:
+        with open(given.plot, "w", encoding="utf-8") as file:
+            file.write(plot(losses, share))
 
 
 if __name__ == "__main__":

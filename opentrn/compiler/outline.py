@@ -157,17 +157,9 @@ def outline(
     hbm_bytes = place_hbm(program, emitter.lives())
     parts = tuple(emitter.timed())
     return Outline(graph.name, state.chip.name, state.dtype, parts, hbm_bytes,
-                   _with_empty(exe.specs(program.inputs), empty["inputs"]),
-                   _with_empty(exe.specs(program.results or program.outputs), empty["outputs"]),
+                   exe.with_empty(exe.specs(program.inputs), empty["inputs"]),
+                   exe.with_empty(exe.specs(program.results or program.outputs), empty["outputs"]),
                    why)  # fmt: skip
-
-
-def _with_empty(held: tuple[Spec, ...], empty: list[list]) -> tuple[Spec, ...]:
-    """The specs of a graph's ends: the program's, and in their places those without elements."""
-    found = list(held)
-    for place, name, shape, kind in empty:
-        found.insert(place, Spec(name, tuple(shape), as_dtype(kind)))
-    return tuple(found)
 
 
 __all__ = ["Outline", "Part", "outline"]

@@ -23,7 +23,7 @@ declare(
     "compiler.dtype",
     "The compiler was asked for a precision it does not have.",
     rule="a program computes in float32, bfloat16 or float16",
-    fix="pass dtype='bfloat16' (the fast one), 'float16' or 'float32'",
+    fix="bfloat16 (the fast one), float16 or float32",
 )
 
 declare(

@@ -16,7 +16,7 @@ import hashlib
 import json
 import os
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -209,6 +209,15 @@ def specs(tensors) -> tuple[Spec, ...]:
     return tuple(Spec(getattr(t, "buffer", t).name, t.shape, t.dtype) for t in tensors)
 
 
+def with_empty(held: Iterable[Spec], empty: Iterable[list]) -> tuple[Spec, ...]:
+    """The specs of a program's ends with those of tensors without elements, which it has not, in
+    their places: rows of place, name, shape and dtype."""
+    made = list(held)
+    for place, name, shape, kind in empty:
+        made.insert(place, Spec(name, tuple(shape), dtype(kind)))
+    return tuple(made)
+
+
 def constant_names(program: Program) -> dict[Any, str]:
     """The name of every HBM buffer: its own if no other has it, else `%` and its number."""
     hbm = {b: n for n, b in enumerate(program.buffers) if b.space == "hbm"}
@@ -357,4 +366,4 @@ def _specs_of(rows) -> tuple[Spec, ...]:
     return tuple(Spec(name, tuple(shape), dtype(kind)) for name, shape, kind in rows)
 
 
-__all__ = ["Executable", "Spec", "constant_names", "load", "specs"]
+__all__ = ["Executable", "Spec", "constant_names", "load", "specs", "with_empty"]

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from opentrn.base import UsageError, declare, dtype
-from opentrn.isa import Executable, Loop, Register, Spec, exe
+from opentrn.base import UsageError, declare
+from opentrn.isa import Executable, Loop, Register, exe
 from opentrn.runtime.device import Device, devices
 from opentrn.runtime.memory import MemoryUse, check_memory, memory_use
 from opentrn.runtime.tensors import is_torch, to_arrays, to_torch, writer
@@ -78,8 +78,8 @@ class Model:
             raise UsageError(f"{executable.name} has no numerics {numerics!r}", code="runtime.fast")
         self.name, self.program = executable.name, executable.program
         empty = executable.meta.get("empty", {})
-        self.inputs = _with_empty(executable.inputs, empty.get("inputs", ()))
-        self.outputs = _with_empty(executable.outputs, empty.get("outputs", ()))
+        self.inputs = exe.with_empty(executable.inputs, empty.get("inputs", ()))
+        self.outputs = exe.with_empty(executable.outputs, empty.get("outputs", ()))
         self._timelines: dict[tuple, Timeline] = {}
         self._trips: list | None = None
         self._running = threading.Lock()
@@ -185,15 +185,6 @@ def _is_open(loop: Loop) -> bool:
     return loop.while_true is not None or any(
         isinstance(bound, Register) for bound in (loop.start, loop.stop)
     )
-
-
-def _with_empty(specs: Iterable[Spec], rows: Iterable[list]) -> tuple[Spec, ...]:
-    """The specs of a program with those of tensors without elements, which it has not, in their
-    places."""
-    made = list(specs)
-    for place, name, shape, kind in rows:
-        made.insert(place, Spec(name, tuple(shape), dtype(kind)))
-    return tuple(made)
 
 
 class _Progress:
