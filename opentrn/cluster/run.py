@@ -101,9 +101,13 @@ def runs_text(runs: Sequence[Run]) -> str:
     job, world = first.job, first.world
     spare = world.machines - job.machines
     closed, between = expected_goodput(job, world), mean_time_between(job, world)
+    goods = sorted(run.goodput for run in runs)
+    mean = sum(goods) / len(goods)
+    days = sum(run.seconds for run in runs) / len(runs) / DAY
+    several = f" on average of {len(runs)} runs" if len(runs) > 1 else ""
     lines = [
         f"{job.machines:,} x {world.where.name} and {spare:,} spare, {world.chips:,} chips: "
-        f"{first.seconds / DAY:,.2f} days, goodput {first.goodput:.1%} "
+        f"{days:,.2f} days, goodput {mean:.1%}{several} "
         f"(closed form without slow machines and lack of spares: {closed:.1%})",
         f"checkpoint every {seconds_text(first.interval_s)}: the job stands "
         f"{seconds_text(job.stall_s(world))}, written after {seconds_text(first.write_s)}",
@@ -113,8 +117,6 @@ def runs_text(runs: Sequence[Run]) -> str:
         table_text(("seed", *(str(run.world.seed) for run in runs)), _rows(runs)),
     ]
     if len(runs) > 1:
-        goods = sorted(run.goodput for run in runs)
-        mean = sum(goods) / len(goods)
         lines += ["", f"goodput of {len(runs)} runs: {mean:.2%}, "
                       f"from {goods[0]:.2%} to {goods[-1]:.2%}"]  # fmt: skip
     return "\n".join(lines)

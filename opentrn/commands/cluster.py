@@ -141,8 +141,10 @@ def _training(m: Any, wanted: dict, given: dict[str, Any]) -> tuple[Any, dict, l
     told: dict[str, Any] = {}
     if best.cost_usd is not None:
         hourly = best.cost_usd / best.hours / best.count
-        told["cost_usd"] = hourly * machines * runs[0].seconds / 3600
-        cost = f"${told['cost_usd']:,.0f} for {machines:,} machines all that time"
+        seconds = sum(run.seconds for run in runs) / len(runs)
+        told["cost_usd"] = hourly * machines * seconds / 3600
+        several = f", on average of {len(runs)} runs" if len(runs) > 1 else ""
+        cost = f"${told['cost_usd']:,.0f} for {machines:,} machines all that time{several}"
         lines.append(f"{cost}; {best.price}")
     notes = [
         "rates of faults as of GPUs, of which another run saw 3.7 times as many, "

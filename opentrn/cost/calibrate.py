@@ -138,7 +138,8 @@ def _check(chip: Chip, samples: Sequence[Sample], own: list[int], facts: Sequenc
         if sample.use not in USES:
             raise refuse(f"{sample.name}: use is {sample.use!r}, not one of {', '.join(USES)}")
     if len(own) < ROWS_PER_FACT:
-        raise refuse(f"{len(own)} measurements to fit, at least {ROWS_PER_FACT} are needed")
+        told = "1 measurement" if len(own) == 1 else f"{len(own)} measurements"
+        raise refuse(f"{told} to fit, at least {ROWS_PER_FACT} are needed")
     if len(facts) * ROWS_PER_FACT > len(own):
         raise refuse(f"{len(facts)} facts and {len(own)} measurements: one fact for every three")
     known = {fact.path for fact in movable(chip)}

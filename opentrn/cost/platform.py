@@ -16,17 +16,26 @@ from pathlib import Path
 
 import numpy as np
 
-from opentrn.base.errors import LimitError, UnknownNameError, UsageError, declare
+from opentrn.base.errors import LimitError, UnknownNameError, UsageError, declare, nearest
 from opentrn.comm import NETWORK, Tier
 from opentrn.cost.estimate import weakest
 from opentrn.hw import ALIASES as OTHER_NAMES
-from opentrn.hw import GRADES, Accelerator, Chip, Instance, accelerator, accelerators, instance
+from opentrn.hw import (
+    GRADES,
+    Accelerator,
+    Chip,
+    Instance,
+    accelerator,
+    accelerators,
+    instance,
+    instances,
+)
 
 declare(
     "cost.platform",
     "A platform is an instance of AWS or a system of another maker.",
     rule="an instance name, u-trn2x64, or a system such as p5.48xlarge, tpu-v5p, mi300x",
-    fix="`opentrn show targets` lists them",
+    fix="`opentrn show targets` lists those of AWS, `opentrn.hw.accelerators()` the others",
 )
 declare(
     "cost.lnc",
@@ -277,8 +286,10 @@ def platform(name: str, lnc: int | None = None) -> Platform:
              "inf2": "inf2.48xlarge"}  # fmt: skip
     try:
         owner = instance(short.get(plain, plain))
-    except UnknownNameError as error:
-        known = f"{error.fix}; or of other makers: {', '.join(accelerators())}"
-        raise UnknownNameError(f"no machine is called {name!r}", code="cost.platform", fix=known) \
-            from None  # fmt: skip
+    except UnknownNameError:
+        known = [*short, *instances(), *accelerators(), *OTHER_NAMES]
+        alike = [one for one in known if one[:1] == plain[:1]]
+        close = nearest(plain, known, 4) or alike[:4] or [*short, "p5", "tpu-v5p", "mi300x"]
+        raise UnknownNameError(f"no machine is called {name!r}", code="cost.platform",
+                               fix=f"try {', '.join(close)}") from None  # fmt: skip
     return _trainium(owner, lnc)

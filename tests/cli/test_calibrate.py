@@ -88,7 +88,7 @@ def test_the_setting_is_one_that_profile_takes(opentrn, measured, tmp_path):
         ("program,latency\nkernels.py,3 us,4", "not as many cells"),
         ("program,latency\nkernels.py,3 us", "4 kernels of kernels.py"),
         ("program,latency,measure\nkernels.py,3 us,all", "measure is 'all'"),
-        ("program,latency,kernel\nkernels.py,3 us,few", "1 measurements to fit"),
+        ("program,latency,kernel\nkernels.py,3 us,few", "1 measurement to fit"),
     ],
 )
 def test_tables_with_mistakes_are_refused_at_their_line(opentrn, script, tmp_path, table, said):

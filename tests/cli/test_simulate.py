@@ -93,3 +93,14 @@ def test_pages_of_simulated_runs(opentrn, tmp_path):
         done = opentrn("simulate", "llama-3.1-8b", *arguments, "--page", file)
         assert done.status == 0, done.err
         assert "<svg" in (tmp_path / file).read_text(encoding="utf-8")
+
+
+def test_several_runs_are_summed_up_by_their_mean(opentrn):
+    ask = ("simulate", "llama-3.1-8b", "--time", "10d", "--count", "4", "--runs", "3")
+    told = json.loads(opentrn(*ask, "--json").out)
+    goods = [run["goodput"] for run in told["runs"]]
+    assert len(set(goods)) == 3
+    text = opentrn(*ask).out
+    assert f"goodput {sum(goods) / 3:.1%} on average of 3 runs" in text
+    assert told["cost_usd"] == pytest.approx(4 * 240 * 35.7608)  # ten days of four machines
+    assert "on average of 3 runs; 35.7608 $/h" in text

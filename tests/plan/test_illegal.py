@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from opentrn.base import LimitError, UsageError
+from opentrn.base import LimitError, UnknownNameError, UsageError
 from opentrn.plan import fits, plan, plan_serving
 
 
@@ -98,3 +98,15 @@ def test_learned_positions_end_and_a_context_is_told():
 def test_a_fit_that_cannot_be_is_refused(options):
     with pytest.raises(UsageError):
         fits("llama-3.1-8b", "trn2.48xlarge", **options)
+
+
+@pytest.mark.parametrize(("name", "near"), [
+    ("trn9", "trn3"), ("p99", "p5"), ("p5.48xl", "p5.48xlarge"), ("tpuv5p", "tpu-v5p"),
+    ("?", "trn2"),
+])  # fmt: skip
+def test_an_unknown_machine_gets_a_few_that_are_near(name, near):
+    with pytest.raises(UnknownNameError) as caught:
+        plan("llama-3.1-8b", name, 1)
+    names = caught.value.fix.removeprefix("try ").split(", ")
+    assert len(names) <= 7
+    assert any(one.startswith(near) for one in names)
