@@ -13,7 +13,15 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any
 
-from opentrn.base import TrnError, UnwrittenError, UsageError, Where, declare, explanation
+from opentrn.base import (
+    CapacityError,
+    TrnError,
+    UnwrittenError,
+    UsageError,
+    Where,
+    declare,
+    explanation,
+)
 from opentrn.hw import target as find_target
 from opentrn.isa import Instruction, Program, View, view_of
 from opentrn.nki.check_arguments import MISSING, SYNTAX, Shaped, fill, shaped
@@ -21,7 +29,7 @@ from opentrn.nki.check_record import RAISED, Recorded, record_cores, record_olde
 from opentrn.nki.jit import AnyKernel, Kernel, jit
 from opentrn.nki.session import use_target
 from opentrn.nki.subset import examine as examine_python
-from opentrn.sim import Finding, examine, place, races
+from opentrn.sim import Finding, Placement, examine, noticed, place, races, spilled
 
 SCHEMA = "opentrn.check/1"
 
@@ -214,10 +222,10 @@ def _follow(report: Checked, part: Recorded, chip, shared: bool, older: bool) ->
     program = part.program
     report.instructions += len(program) + len(part.touched and part.refused)
     try:
-        placed = place(program, chip)
+        whole, placed = _placed(report, program, chip)
         for space, most in placed.peak_bytes.items():
             report.peak_bytes[space] = max(most, report.peak_bytes.get(space, 0))
-        for found in (*placed.findings, *races(program, chip)):
+        for found in (*placed.findings, *races(whole, chip)):
             _once(report.findings, found)
     except TrnError as error:
         _once(report.refusals, error)
@@ -226,6 +234,16 @@ def _follow(report: Checked, part: Recorded, chip, shared: bool, older: bool) ->
     for found in examine(program, chip, _whole(part.results), written=written):
         if found.code not in skipped:
             _add(report, found)
+
+
+def _placed(report: Checked, program: Program, chip) -> tuple[Program, Placement]:
+    """Where the tiles lie; with the spills the compiler puts in, noticed, where they do not fit."""
+    try:
+        return program, place(program, chip)
+    except CapacityError as error:
+        made = spilled(program, chip, error)
+        _once(report.findings, noticed(made, error))
+        return made, place(made, chip)
 
 
 OUTPUTS = ("sim.unwritten_output", "sim.partial_output")

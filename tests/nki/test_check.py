@@ -86,6 +86,27 @@ def test_more_sbuf_than_there_is():
     assert codes(found.refusals) == ["sim.sbuf_capacity"]
 
 
+def test_tiles_that_the_compiler_spills_are_noticed_by_checks_as_by_runs():
+    def kernel(a):
+        tiles = []
+        for n in range(4):  # 60,000 bytes of a partition each
+            tiles.append(nl.full((128, 15_000), float(n), nl.float32))
+        total = nl.zeros((128, 512), nl.float32)
+        for tile in tiles:
+            nisa.tensor_tensor(total, total, tile[:, 0:512], nl.add)
+        out = nl.ndarray(a.shape, a.dtype, buffer=nl.shared_hbm)
+        nl.store(out, total)
+        return out
+
+    found = check(kernel, "trn2", {"a": TILE})
+    assert (found.status, found.refusals) == ("findings", [])
+    assert codes(found.findings) == ["sim.spilled"]
+    done = nki.run(kernel, np.zeros((128, 512), np.float32))
+    assert (done.outputs == 6).all()
+    assert [one.code for one in done.findings] == ["sim.spilled"]
+    assert found.findings[0].what == done.findings[0].what
+
+
 def test_outputs_and_inputs_that_are_left_or_changed():
     def kernel(a, b):
         out = nl.ndarray(a.shape, a.dtype, buffer=nl.shared_hbm, name="o")
