@@ -239,11 +239,11 @@ PACKAGES = "/env/lib/python3.11/site-packages"
 @pytest.mark.parametrize(
     ("files", "ours"),
     [
-        (["/home/me/script.py"], False),
-        (["/home/me/script.py", f"{PACKAGES}/opentrn/base/units.py"], True),
-        (["/home/me/script.py", f"{PACKAGES}/opentrn/a.py", f"{PACKAGES}/numpy/b.py"], True),
-        (["/home/me/script.py", f"{PACKAGES}/numpy/b.py"], False),
-        ([f"{PACKAGES}/opentrn/nki/jit.py", "/home/me/kernel.py"], False),
+        (["mine/script.py"], False),
+        (["mine/script.py", f"{PACKAGES}/opentrn/base/units.py"], True),
+        (["mine/script.py", f"{PACKAGES}/opentrn/a.py", f"{PACKAGES}/numpy/b.py"], True),
+        (["mine/script.py", f"{PACKAGES}/numpy/b.py"], False),
+        ([f"{PACKAGES}/opentrn/nki/jit.py", "mine/kernel.py"], False),
     ],
 )
 def test_whose_a_fault_is_where_this_package_is_one_of_those_installed(files, ours, monkeypatch):
