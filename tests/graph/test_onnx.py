@@ -268,6 +268,7 @@ def test_what_is_no_model(tmp_path):
     ([("Concat", "x x", "y", {"axis": 5})], "`axis` is 5, there are 2 axes"),
     ([("MaxPool", "x", "y", {"kernel_shape": [2, 2]})], "MaxPool"),
     ([("Transpose", "x", "y", {"perm": [0, 0]})], "transpose"),
+    ([("Relu", "x", "y"), ("Neg", "x", "y")], "`y` is made twice"),
 ])  # fmt: skip
 def test_nodes_that_break_their_schema(nodes, says):
     with pytest.raises(TrnError, match=says.replace("(", r"\(")) as caught:
@@ -282,6 +283,10 @@ def test_versions_out_of_range():
         with pytest.raises(UnsupportedError, match=f"version {version}") as caught:
             from_onnx(made)
         assert caught.value.code == "graph.onnx_opset"
+    made = model([("Relu", "x", "y")], {"x": ("f4", [2])}, {"y": ("f4", [2])})
+    del made.opset_import[:]
+    with pytest.raises(FileFormatError, match="which version"):
+        from_onnx(made)
 
 
 def test_text_and_sequences_are_refused():

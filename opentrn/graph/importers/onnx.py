@@ -125,6 +125,8 @@ class Importer:
 
     def __init__(self, model: Any, name: str, folder: str) -> None:
         self.model, self.name, self.folder = model, name, folder
+        if not len(model.opset_import):
+            raise refuse_file("it does not say which version of the operators it uses")
         self.opsets = opsets_of(model.opset_import)
         self.functions = Functions(model)
         self.inputs: list[Value] = []
@@ -283,6 +285,8 @@ class Importer:
                 raise node.refuse(f"its result `{last}` is not computed")
         known = all(v is None or v in self.fixed for v in args if not isinstance(v, list))
         for name, value in zip(proto.output, results, strict=False):
+            if name and name in scope.values:
+                raise refuse_file(f"`{name}` is made twice", where)
             scope.values[name] = self._folded(value, known) if name else None
 
     def _made(self, node: Node) -> Any:
