@@ -29,7 +29,8 @@ from opentrn.sim.strict import Finding
 declare(
     "sim.sbuf_capacity",
     "More SBUF is needed at one time than the core has.",
-    rule="all tiles that live at the same time must fit the usable SBUF of each partition",
+    rule="what the compiler cannot spill (tiles with addresses, of device loops, of one "
+    "instruction) must fit the usable SBUF of each partition while it lives",
     fix="cut the largest tile along its free dimension, or load it again where it is used",
 )
 declare(
