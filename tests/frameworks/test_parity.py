@@ -209,3 +209,83 @@ def test_data_parallel_is_refused():
         nn.DataParallel(nn.Linear(2, 2).to("neuron"))
     assert refused.value.code == "frameworks.data_parallel"
     assert isinstance(nn.DataParallel(nn.Linear(2, 2)).module, nn.Linear)
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16], ids=str)
+def test_uniform_numbers_of_narrow_floats_stay_below_one(kind):
+    grid = 2.0 ** {torch.bfloat16: 8, torch.float16: 11}[kind]  # bits of their fractions, and one
+    drawn = torch.compile(lambda: torch.rand(1 << 15, dtype=kind), backend="neuron")()
+    filled = torch.empty(1 << 15, dtype=kind, device="neuron").uniform_()
+    for found in (torch.rand(1 << 15, dtype=kind, device="neuron"), filled, drawn):
+        exact = found.cpu().double()
+        assert exact.max() == 1 - 1 / grid
+        assert exact.min() >= 0
+        assert (exact * grid % 1 == 0).all()
+        # The mean of all multiples of 1/grid below 1; five standard deviations of 2^15 draws.
+        assert abs(exact.mean() - (0.5 - 0.5 / grid)) < 5 * (1 / 12 / 2**15) ** 0.5
+
+
+def test_numbers_of_other_dtypes_are_drawn_where_torch_draws_them():
+    with pytest.raises(NotImplementedError, match="Char"):
+        torch.empty(9, dtype=torch.int8, device="neuron").uniform_(0, 100)
+
+
+# Dynamo imports TorchInductor there, whose import warns of what PyTorch deprecates.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_an_optimizer_that_steps_over_lists_compiles():
+    torch.manual_seed(0)
+    here = nn.Linear(4, 3)
+    there = copy.deepcopy(here).to("neuron")
+    plain = torch.optim.AdamW(here.parameters(), lr=0.01, foreach=False)
+    listed = torch.optim.AdamW(there.parameters(), lr=0.01, foreach=True)
+    step = torch.compile(lambda: listed.step(), backend="neuron")
+    for _ in range(2):
+        for module, take in ((here, plain.step), (there, step)):
+            module.zero_grad()
+            x = torch.ones(2, 4, device=module.weight.device)
+            module(x).pow(2).sum().backward()
+            take()
+    for expected, got in zip(here.parameters(), there.parameters(), strict=True):
+        near(got, expected)
+
+
+@pytest.mark.parametrize("numerics", ["exact", "fast"])
+def test_shifts_compile(numerics):
+    x = torch.tensor([5, -9, 1 << 20, 7], dtype=torch.int32)
+
+    def shifted(x):
+        return x << 2, x >> 1, x.to(torch.uint8) >> 1, x.long() >> 3, 1 << (x & 3)
+
+    torch._dynamo.reset()
+    found = torch.compile(shifted, backend="neuron", options={"numerics": numerics})(x)
+    for got, expected in zip(found, shifted(x), strict=True):
+        assert got.dtype == expected.dtype
+        assert torch.equal(got, expected)
+
+
+def test_a_cast_the_chip_does_not_have_runs_on_the_cpu_with_a_warning():
+    x = numbers(4, 4)
+    held = x.to("neuron")
+    with pytest.warns(UserWarning, match="float8_e4m3fn"):
+        found = held.to(torch.float8_e4m3fn)
+    assert found.device.type == "neuron"
+    assert torch.equal(found.cpu().view(torch.uint8), x.to(torch.float8_e4m3fn).view(torch.uint8))
+
+
+def test_torch_cond_says_what_to_write():
+    def choose(x):
+        return torch.cond(x.sum() > 0, lambda y: y + 1, lambda y: y - 1, (x,))
+
+    with pytest.raises(TrnError) as refused:
+        torch.compile(choose, backend="neuron")(torch.ones(3))
+    assert "torch.where(condition, a, b)" in refused.value.fix
+
+
+def test_a_loaded_model_says_that_it_is_exact(tmp_path):
+    from opentrn.frameworks import torch as front
+
+    traced = front.trace(nn.Linear(4, 3), torch.ones(2, 4), numerics="fast")
+    traced.save(tmp_path / "fast.trn")
+    with pytest.warns(front.ExactWarning, match="exact"):
+        loaded = front.load(tmp_path / "fast.trn")
+    near(loaded(torch.ones(2, 4)), traced(torch.ones(2, 4)))

@@ -5,7 +5,7 @@ from opentrn.frameworks.torch.device import name_device
 from opentrn.frameworks.torch.diff import Difference, diff
 from opentrn.frameworks.torch.kernels import NkiOp, nki_op, wrap_nki
 from opentrn.frameworks.torch.report import Report, report, reset
-from opentrn.frameworks.torch.trace import TracedModel, load, save, trace
+from opentrn.frameworks.torch.trace import ExactWarning, TracedModel, load, save, trace
 from opentrn.frameworks.torch.training import TrainStep, train_step
 from opentrn.frameworks.torch.verdicts import Analysis, Verdict, analyze
 
@@ -15,6 +15,7 @@ _DEVICE = name_device()
 __all__ = [
     "Analysis",
     "Difference",
+    "ExactWarning",
     "NkiOp",
     "Report",
     "TracedModel",

@@ -235,7 +235,8 @@ class OneOp:
     def _compiled(self, tensors: list[Any]) -> Loaded:
         import torch
 
-        with torch.no_grad(), warnings.catch_warnings():
+        # An op that runs while Dynamo traces has sizes of its own, not those of what is traced.
+        with torch.no_grad(), warnings.catch_warnings(), torch._guards.tracing(None):
             warnings.simplefilter("ignore")  # torch's own, about its own insides
             module = _pure(lambda *given: self(*given), tensors)
             if any(_writes(node) for node in module.graph.nodes):  # a decomposition does
@@ -466,7 +467,12 @@ def run(function: Callable, *tensors: Any) -> Any:
     dense = [densely(t) for t in tensors]
     holes = tuple(Hole(n) for n in range(len(dense)))
     index = _index(list(tensors), (), {})
-    return queue.call(program_for(function, holes, (), dense).program, index, dense)[0]
+    try:
+        made = program_for(function, holes, (), dense)
+    except REFUSED as error:  # a dtype the chip does not have
+        told(function.__name__, _why(error))
+        return function(*dense)
+    return queue.call(made.program, index, dense)[0]
 
 
 __all__ = ["FALLBACKS", "Fallback", "OnCpuWarning", "call", "densely", "run", "written"]

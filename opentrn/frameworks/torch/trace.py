@@ -5,6 +5,7 @@ The file is an executable of ours; loading one runs no code from it.
 
 import os
 import shlex
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -206,6 +207,10 @@ def _pairs(flags: str | Sequence[str] | None) -> dict[str, str]:
     return found
 
 
+class ExactWarning(UserWarning):
+    """A model that was fast is exact once it has been loaded from its file."""
+
+
 def save(traced: TracedModel, path: str | os.PathLike) -> Any:
     """Write a traced model's executable; returns its path."""
     return traced.save(path)
@@ -214,9 +219,15 @@ def save(traced: TracedModel, path: str | os.PathLike) -> Any:
 def load(path: str | os.PathLike) -> TracedModel:
     """The traced model of a file; what reading an executable raises, and `frameworks.not_traced`.
 
-    Nothing in the file is run: TorchScript archives and pickles are refused.
+    Nothing in the file is run: TorchScript archives and pickles are refused.  A file holds the
+    program, so what is loaded is exact; an `ExactWarning` says so where it was compiled to be fast.
     """
-    return TracedModel(load_executable(path))
+    held = load_executable(path)
+    if held.meta.get("numerics", {}).get("mode") == "fast":
+        warnings.warn(f"{held.name} was compiled with fast numerics, which a file does not hold: "
+                      "the loaded model is exact, with the same roundings, and slower here",
+                      ExactWarning, stacklevel=2)  # fmt: skip
+    return TracedModel(held)
 
 
-__all__ = ["TracedModel", "load", "refuse_keywords", "save", "trace", "with_flags"]
+__all__ = ["ExactWarning", "TracedModel", "load", "refuse_keywords", "save", "trace", "with_flags"]

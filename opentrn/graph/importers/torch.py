@@ -348,11 +348,17 @@ def data_of(tensor: Any, name: str = "") -> Data:
     return Data.of(np.ascontiguousarray(bits).view(storage(kind)).reshape(plain.shape), kind)
 
 
+BRANCHES = ("cond", "while_loop", "switch")
+"""Ops of PyTorch's that choose code by a number of the data."""
+
+
 def _unsupported(missing: dict[str, list[Any]], total: int) -> UnsupportedError:
     places = {name: [where_of(node.meta.get("stack_trace") or "") for node in nodes]
               for name, nodes in missing.items()}
-    return unsupported(
-        "model uses {} torch op", places, total, RULES,
-        "write it with other ops, or compute it outside the compiled model, on the CPU: "
-        "`opentrn analyze` shows the line of each and what to write",
-    )  # fmt: skip
+    fix = ("write it with other ops, or compute it outside the compiled model, on the CPU: "
+           "`opentrn analyze` shows the line of each and what to write")
+    branches = [name for name in missing if name in BRANCHES]
+    if branches:
+        fix = (f"{branches[0]}: compute both branches and choose, torch.where(condition, a, b); a "
+               "plain Python `if` on a number known beforehand also does")
+    return unsupported("model uses {} torch op", places, total, RULES, fix)

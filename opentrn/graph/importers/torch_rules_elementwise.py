@@ -87,6 +87,28 @@ for _op in LOGICAL:
              f"aten::bitwise_{_op}.Scalar(Tensor self, Scalar other) -> Tensor")(_bitwise(_op))
 
 
+def _shift(left: bool) -> Callable[..., Value]:
+    def rule(g: Builder, self: Operand, other: Operand) -> Value:
+        x, n = together(g, self, other)
+        if x.dtype.kind not in ("int", "uint"):
+            raise refuse(f"a shift of {x.dtype}", g.where)
+        right = "shift_right_arithmetic" if x.dtype.kind == "int" else "shift_right_logical"
+        return getattr(g, "shift_left" if left else right)(x, n)
+    rule.__doc__ = "Bits moved; to the right the sign fills in, zeros in unsigned numbers."
+    rule.__name__ = "shift_left" if left else "shift_right"
+    return rule
+
+
+for _torch, _left in (("lshift", True), ("rshift", False)):
+    _word = "left" if _left else "right"
+    torch_op(f"aten::__{_torch}__.Tensor(Tensor self, Tensor other) -> Tensor",
+             f"aten::__{_torch}__.Scalar(Tensor self, Scalar other) -> Tensor",
+             f"aten::bitwise_{_word}_shift.Tensor(Tensor self, Tensor other) -> Tensor",
+             f"aten::bitwise_{_word}_shift.Tensor_Scalar(Tensor self, Scalar other) -> Tensor",
+             f"aten::bitwise_{_word}_shift.Scalar_Tensor(Scalar self, Tensor other) -> Tensor",
+             )(_shift(_left))
+
+
 @torch_op("aten::logical_not(Tensor self) -> Tensor")
 def logical_not(g: Builder, self: Value) -> Value:
     """True where self is 0."""
