@@ -343,7 +343,7 @@ class NkiTensor(Unknown, NKIObject):
                 None if dtype is None else as_dtype(dtype),
             )
         except BoundsError as error:
-            return Beyond(error)
+            return Beyond(error, tuple(count for _, count in pattern))
         return self._with(made, scalar_offset, vector_offset)
 
     def view(self, dtype: DType) -> "NkiTensor":
@@ -438,11 +438,20 @@ class Beyond(NkiTensor):
 
     Kernels may make one and not use it: the NKI Library takes the pattern of a tile's weights
     before it asks whether there is such a tile (output_projection_tkg at d2ad3a57), and a core's
-    share of positions where there is none for it (cross_entropy).
+    share of positions where there is none for it (cross_entropy).  The `shape` of a pattern may be
+    asked, as it makes a tile of that shape (bwmm_shard_on_block).
     """
 
-    def __init__(self, error: BoundsError) -> None:
+    def __init__(self, error: BoundsError, sizes: tuple[int, ...] = ()) -> None:
         object.__setattr__(self, "_error", error)
+        object.__setattr__(self, "_sizes", sizes)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The sizes of the pattern."""
+        if self._sizes:
+            return self._sizes
+        raise self._error
 
     def __getattr__(self, name: str) -> Any:
         """Nothing of a tensor is here."""

@@ -166,3 +166,22 @@ def test_functions_name_what_they_cannot_take(code, which):
     with pytest.raises(TrnError) as caught:
         nki.run(kernel, np.ones((8, 8), np.float32))
     assert caught.value.code == code
+
+
+def test_a_pattern_that_leaves_its_tensor_has_a_shape_and_no_values():
+    """Kernels make a tile of the shape of a pattern they use a part of (NKI Library, d2ad3a57)."""
+
+    def kernel(x, use):
+        pattern = x.ap([[16, 128], [2, 8]], offset=1)
+        t = nl.zeros(pattern.shape, x.dtype)
+        if use:
+            nisa.dma_copy(t, pattern)
+        out = nl.ndarray(t.shape, x.dtype, buffer=nl.shared_hbm)
+        nl.store(out, t)
+        return out
+
+    x = np.ones((18, 16), np.float32)
+    assert nki.run(kernel, x, False).outputs.shape == (128, 8)
+    with pytest.raises(TrnError) as caught:
+        nki.run(kernel, x, True)
+    assert caught.value.code == "view.ap"
