@@ -39,7 +39,7 @@ class Writer:
         flags = tuple(given.pop(flag, f.default) for flag, f in cls.flags.items())
         operands, forms = [], []
         for operand, declared in cls.operands.items():
-            value = given.pop(operand, None if not hasattr(declared, "default") else None)
+            value = given.pop(operand, getattr(declared, "default", None))
             value = view_of(value) if isinstance(value, Buffer) else value
             operands.append(value)
             if isinstance(value, View):
