@@ -57,7 +57,7 @@ def compared(kind, value, wanted, type_, tolerance=""):
 
 
 def cases(folder):
-    """(file and function, text, function) of each case."""
+    """(file and function, text, function) of each case; several may have one name."""
     for path in sorted(Path(folder).rglob("*.mlir")):
         for part in SPLIT.split(path.read_text()):
             for name in NAME.findall(part):
@@ -87,11 +87,11 @@ def outcome(text, function):
 
 def main(folder):
     """Print the counts, and each case that does not pass."""
-    wrong = {name: what for name, text, function in cases(folder)
-             if (what := outcome(text, function))}
+    wrong = [(name, what) for name, text, function in cases(folder)
+             if (what := outcome(text, function))]
     total = sum(1 for _ in cases(folder))
-    reasons = collections.Counter(what.partition(":")[0] for what in wrong.values())
-    lines = [f"{name}: {what}" for name, what in wrong.items()]
+    reasons = collections.Counter(what.partition(":")[0] for _, what in wrong)
+    lines = [f"{name}: {what}" for name, what in wrong]
     lines += [f"{total - len(wrong)} of {total} pass; {dict(reasons)}", ""]
     sys.stdout.write("\n".join(lines))
 
