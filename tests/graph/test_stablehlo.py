@@ -3,6 +3,7 @@
 import io
 import math
 import random
+import signal
 
 import numpy as np
 import pytest
@@ -487,6 +488,19 @@ def test_damaged_programs_are_refused_or_run(form):
             codes.append(error.code)
     assert len(codes) > 50
     assert {code.partition(".")[0] for code in codes} == {"graph"}
+
+
+def test_a_parser_that_comes_to_no_end_is_ended(monkeypatch):
+    from opentrn.graph.importers import stablehlo_guard
+
+    guard = stablehlo_guard.Guard()
+    assert guard.check(ADD.encode()) == ""
+    monkeypatch.setattr(stablehlo_guard, "LEAST_SECONDS", 0.5)
+    guard.process.send_signal(signal.SIGSTOP)
+    assert guard.check(ADD.encode()) == "MLIR's parser came to no end on it in 1 s"
+    monkeypatch.undo()
+    assert guard.check(ADD.encode()) == ""
+    guard.close()
 
 
 def test_what_stops_the_parser_stops_only_another_process():

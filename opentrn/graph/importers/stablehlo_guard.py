@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import subprocess
 import sys
+from threading import Timer
 from typing import Any
 
 BYTECODE = b"ML\xefR"
@@ -15,6 +16,9 @@ PIPELINE = "builtin.module(func.func(chlo-legalize-to-stablehlo))"
 PORTABLE = b"StableHLO_v"
 HEAD = 64  # bytes of an artifact in which its producer is named
 DEEPEST = 2000  # MLIR's parser recurses for each bracket; deeper text would overflow its stack
+# MLIR's parser runs for ever on some damaged inputs.  It reads some megabytes a second, so this is
+# time enough on a machine that does other things too.
+LEAST_SECONDS, BYTES_A_SECOND = 30.0, 50_000
 
 
 def make_context() -> Any:
@@ -112,14 +116,22 @@ class Guard:
         process = self._running()
         if process.stdin is None or process.stdout is None:
             return "the process that reads programs has no pipes"
+        seconds = LEAST_SECONDS + len(data) / BYTES_A_SECOND
+        late = Timer(seconds, process.kill)
+        late.start()
         try:
             process.stdin.write(len(data).to_bytes(8, "little") + data)
             process.stdin.flush()
             size = process.stdout.read(8)
         except BrokenPipeError:
             size = b""
+        in_time = late.is_alive()
+        late.cancel()
         if len(size) < 8:
-            return f"MLIR's parser stopped on it ({self._ended()})"
+            ended = self._ended()
+            if not in_time:
+                return f"MLIR's parser came to no end on it in {seconds:.0f} s"
+            return f"MLIR's parser stopped on it ({ended})"
         return process.stdout.read(int.from_bytes(size, "little")).decode(errors="replace")
 
     def _running(self) -> subprocess.Popen[bytes]:
