@@ -279,6 +279,7 @@ def test_torch_cond_says_what_to_write():
     with pytest.raises(TrnError) as refused:
         torch.compile(choose, backend="neuron")(torch.ones(3))
     assert "torch.where(condition, a, b)" in refused.value.fix
+    assert "there is" not in refused.value.what  # no op is nearly called cond
 
 
 def test_a_loaded_model_says_that_it_is_exact(tmp_path):

@@ -6,14 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from opentrn.base import UnsupportedError, Where
 
-ALIKE = 0.75
+ALIKE = 0.76
 """Names less alike than this are other ops, not misspelt ones."""
 
 
 def near_op(name: str, known: Iterable[str]) -> str:
     """The known op of that namespace and nearly that name, overload aside; "" if there is none."""
     space = name.partition("::")[0] if "::" in name else ""
-    bare = {_bare(each): each for each in known if each.startswith(space)}
+    alike = (each for each in known if each.startswith(space) and ("::" in each) == bool(space))
+    bare = {_bare(each): each for each in alike}
     close = difflib.get_close_matches(_bare(name), list(bare), 1, ALIKE)
     return bare[close[0]] if close else ""
 

@@ -146,7 +146,8 @@ def decomposed(program: Any) -> Any:
 def where_of(trace: str) -> Where | None:
     """The innermost line of a node's stack trace that is not torch's own."""
     frames = _FRAME.findall(trace)
-    own = [f for f in frames if "/torch/" not in f[0].replace("\\", "/")]
+    own = [f for f in frames
+           if "/torch/" not in f[0].replace("\\", "/") and not f[0].startswith("<eval_with_key>")]
     if not frames:
         return None
     file, line, function = (own or frames)[-1]
