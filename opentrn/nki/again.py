@@ -208,8 +208,9 @@ def remember(launch: Launch | None, run: Run, session: Session) -> None:
     if not _repeatable(program, launch) or not launch.unchanged():
         return LAUNCHES.never(launch)
     findings = (*session.findings, *machine.findings)
+    replay = Replay(program, run.chip, ranges=True, lasting=True)
     held = replace(run, outputs=_emptied(run.outputs), findings=findings)
-    LAUNCHES.keep(launch, Kept(Replay(program, run.chip, ranges=True), held, threading.Lock()))
+    LAUNCHES.keep(launch, Kept(replay, held, threading.Lock()))
 
 
 def _repeatable(program: Program, launch: Launch) -> bool:

@@ -41,10 +41,13 @@ class Machine:
     """One NeuronCore's memory and registers, running instructions of a program.
 
     `execute` runs one instruction now, with every check of `Strict`; `bind` returns a callable
-    that runs it again and again.  Without `checking` (replay) nothing is noticed.
+    that runs it again and again.  Without `checking` (replay) nothing is noticed.  A `lasting` one
+    is kept, so that its memory is its own.
     """
 
-    def __init__(self, chip, strict: Strict | None = None, checking: bool = True):
+    def __init__(
+        self, chip, strict: Strict | None = None, checking: bool = True, lasting: bool = False
+    ):
         self.chip, self.strict, self.checking = chip, strict or Strict(), checking
         self.storages: dict[Buffer, Storage] = {}
         self.registers: dict[int, int] = {}
@@ -55,7 +58,7 @@ class Machine:
         self.unseen: set[Instruction] = set()
         self._noticed: set[tuple] = set()
         self._pool: dict[Sort, list[np.ndarray]] = {}
-        self._pooled, self._slab = 0, Slab()
+        self._pooled, self._slab = 0, Slab(lasting)
         self._arenas: dict[str, Arena] = {}
         # Work that was checked and recorded and is still to be computed (see `sim.late`).
         self.late: list[Callable[[], Any]] = []

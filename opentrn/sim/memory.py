@@ -435,13 +435,13 @@ class Slab:
 
     A fresh tile costs a page fault for every 4 KiB otherwise, as much time as filling it.  Tiles
     made one after the other follow each other in memory, so matmuls into them can be made as one
-    (see `blas.products`).
+    (see `blas.products`).  A `lasting` machine takes no pieces: a few tiles would hold a whole one.
     """
 
-    __slots__ = ("_free", "_piece")
+    __slots__ = ("_free", "_lasting", "_piece")
 
-    def __init__(self):
-        self._piece, self._free = None, 0
+    def __init__(self, lasting: bool = False):
+        self._piece, self._free, self._lasting = None, 0, lasting
 
     def values(self, buffer: Buffer) -> np.ndarray:
         """Room for the carrier values of an on-chip buffer [partitions, pitch], not set."""
@@ -449,7 +449,7 @@ class Slab:
         pitch = row_pitch(buffer.free * item)
         shape = buffer.shape[0], pitch // item
         size = -(-buffer.shape[0] * pitch // PAGE) * PAGE
-        if size < SMALL_TILE:
+        if size < SMALL_TILE or self._lasting:
             return np.empty(shape, buffer.dtype.carrier)
         if self._free < size:
             self._piece = _piece(size)

@@ -30,11 +30,12 @@ class Replay:
 
     Checks ran when the program was recorded; a replay repeats only those that depend on values
     (dynamic addresses).  On-chip tiles whose lives do not meet share host memory.  With `ranges` a
-    replay ends with OutOfRange where the machine would notice `activation_range`.
+    replay ends with OutOfRange where the machine would notice `activation_range`.  `lasting` is for
+    one of many that are kept (see `Machine`).
     """
 
-    def __init__(self, program: Program, chip, ranges: bool = False):
-        self.program, self.machine = program, Machine(chip, checking=False)
+    def __init__(self, program: Program, chip, ranges: bool = False, lasting: bool = False):
+        self.program, self.machine = program, Machine(chip, checking=False, lasting=lasting)
         self._ranges = ranges
         self._reinterpreted = _reinterpreted(program)
         self._exposed = exposed(program, chip)
@@ -142,9 +143,16 @@ class Replay:
 
     @property
     def size(self) -> int:
-        """Bytes of the memory it is bound to."""
-        arrays = {id(one.array): one.array for one in self.machine.storages.values()}
-        return sum(array.nbytes for array in arrays.values())
+        """Bytes of the memory it is bound to, and keeps from others."""
+        roots = [_root(storage.array) for storage in self.machine.storages.values()]
+        return sum({id(root): root.nbytes for root in roots}.values())
+
+
+def _root(array: np.ndarray) -> np.ndarray:
+    """The array whose memory this one is part of."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
 
 
 def _fill(storage: Storage, array: np.ndarray) -> None:

@@ -3,6 +3,8 @@
 import enum
 import functools
 import math
+import os
+import resource
 import threading
 import time
 import types
@@ -429,6 +431,29 @@ def test_findings_of_imports_and_decorators_come_with_the_next_launch(replays):
 
 
 # ---------------------------------------------------------------- memory and threads
+
+
+def test_kept_launches_hold_little_more_memory_than_their_tiles(replays):
+    def resident():
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+
+    if not os.path.exists("/proc/self/statm"):
+        pytest.skip("/proc tells the memory of a process")
+
+    @nki.jit
+    def scaled(x, by):
+        return stored(nl.multiply(nl.load(x), float(by)))
+
+    wide = np.ones((128, 256), np.float32)  # tiles of 128 KiB, which come in pieces of 32 MiB
+    launched(scaled, wide, 0, times=3)
+    before = resident()
+    for by in range(1, 101):
+        launched(scaled, wide, by, times=3)
+    kept = again.LAUNCHES.kept
+    assert len(kept) == 101
+    assert sum(one.size for one in kept.values()) < 101 * 6 * wide.nbytes
+    assert resident() - before < 200 * 6 * wide.nbytes
 
 
 def test_what_is_kept_is_bounded(replays, monkeypatch):
