@@ -257,10 +257,12 @@ def test_a_pattern_beyond_its_tensor_is_refused_where_it_is_used():
 
     x = np.arange(32, dtype=np.float32).reshape(4, 8)
     assert np.array_equal(nki.run(kernel, x, lambda beyond: None).outputs, x)
+    shapes = []
+    nki.run(kernel, x, lambda beyond: shapes.append(beyond.shape))
+    assert shapes == [(4, 8)]
     uses = (
         lambda beyond: nisa.tensor_copy(nl.ndarray((4, 8), nl.float32), beyond),
         lambda beyond: nisa.memset(beyond, 0.0),
-        lambda beyond: beyond.shape,
         lambda beyond: beyond[0:1].shape,
         repr,
     )
