@@ -289,6 +289,16 @@ def test_versions_out_of_range():
         from_onnx(made)
 
 
+def test_outputs_of_other_sizes_than_the_model_says_are_refused():
+    for told in ([3, 2], [2], [2, 4], [2, 3, 1], []):
+        made = model([("Relu", "x", "y")], {"x": ("f4", [2, 3])}, {"y": ("f4", told)})
+        with pytest.raises(FileFormatError, match=r"the output y is \[2, 3\], the model says "):
+            from_onnx(made)
+    for told in (None, [2, 3], ["rows", 3], [None, None]):
+        made = model([("Relu", "x", "y")], {"x": ("f4", [2, 3])}, {"y": ("f4", told)})
+        assert from_onnx(made).outputs[0].shape == (2, 3)
+
+
 def test_text_and_sequences_are_refused():
     text = model([("Identity", "x", "y")], {}, {"y": ("f4", [1])})
     text.graph.input.append(helper.make_tensor_value_info("x", TensorProto.STRING, [1]))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from opentrn import dropin
-from opentrn.base import TrnError
+from opentrn.base import NotBuiltError, TrnError
 from opentrn.nki import beta1 as nki
 from opentrn.nki import watch
 from opentrn.nki.beta1 import compiler as ncc
@@ -283,3 +283,15 @@ def test_the_target_in_force_goes_before_that_of_the_decorator():
     with use_target("trn3"):
         made(np.zeros((4, 4), np.float32))
     assert seen == [2, 4]
+
+
+def test_arrays_that_jax_traces_are_refused_at_the_line():
+    jax = pytest.importorskip("jax", reason="the extra `jax` is not installed")
+    x = np.random.default_rng(0).random((4, 2, 3, 5)).astype(np.float32)
+    for f in (jax.jit, jax.vmap, jax.grad):
+        with pytest.raises(NotBuiltError, match="numbered was called on arrays") as error:
+            f(lambda x: numbered[4, 2](x))(x)
+        assert error.value.code == "beta1.jax_traced"
+        assert error.value.at.file == __file__
+    given = jax.numpy.asarray(x)
+    np.testing.assert_array_equal(numbered[4, 2](given), numbered[4, 2](x))

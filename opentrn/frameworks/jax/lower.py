@@ -83,8 +83,11 @@ def lower_traced(traced: Any, name: str, absent: bool = False) -> Lowered:
     calls = kernels_of(traced.jaxpr.jaxpr)
     try:
         module = traced.lower(lowering_platforms=(PLATFORM,)).compiler_ir("stablehlo")
+    except NotBuiltError:  # our own, with a code and a line
+        raise
     except NotImplementedError as problem:  # an op that JAX spells out in one it has only elsewhere
-        raise UnsupportedError(str(problem).splitlines()[0], code=PRIMITIVE) from problem
+        told = next(iter(str(problem).splitlines()), "") or "JAX cannot lower an op for the chip"
+        raise UnsupportedError(told, code=PRIMITIVE) from problem
     graph = from_stablehlo(module, custom_calls=calls, absent=absent)
     graph = Graph(graph.inputs, graph.outputs, graph.constants, name=_plain(name),
                   output_names=graph.output_names)  # fmt: skip

@@ -10,9 +10,9 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NoReturn
 
-from opentrn.base import NotBuiltError, UnsupportedError, UsageError, Where, declare
+from opentrn.base import NotBuiltError, TrnError, UnsupportedError, UsageError, Where, declare
 from opentrn.graph import Graph, from_stablehlo, g, inline
 
 PLATFORM = "CPU"  # whose rules TensorFlow's bridge follows; the program it gives is the same
@@ -124,8 +124,8 @@ def lower(function: Callable, args: Sequence[Any] = (), kwargs: dict | None = No
         text = traced.experimental_get_compiler_ir(*specs)(
             stage="stablehlo", platform_name=PLATFORM
         )
-    except (ValueError, tf.errors.OpError) as problem:
-        raise _refused(problem, places) from problem
+    except Exception as problem:  # AutoGraph gives what the function raised a class of its own
+        _raise(problem, places)
     fixed = tuple(leaf for leaf, kind in zip(leaves, kinds, strict=True) if kind is None)
     made = _lowered(function, concrete, specs, placed(text, places))
     return replace(made, names=tuple(sorted(kwargs or {})), fixed=fixed)
@@ -279,6 +279,19 @@ _MISSING = re.compile(r"(\w+) \(No registered '")
 _CONSTANT = re.compile(r"Input (\d+) to node `([^`]*)` with op (\w+) must be a compile-time")
 _NODE = re.compile(r"(?:\{\{node |to node `)([^`}]+)[`}]")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+
+
+def _raise(problem: Exception, places: dict[str, tuple[str, int]]) -> NoReturn:
+    """Raise the refusal of what TensorFlow says; what is not TensorFlow's, and our own errors
+    (which AutoGraph turns into a StagingError), as they are."""
+    raised: BaseException | None = problem
+    while type(raised).__name__ == "StagingError":
+        raised = raised.__context__
+    if isinstance(raised, TrnError):
+        raise raised from None
+    if not isinstance(problem, (ValueError, tensorflow().errors.OpError)):
+        raise problem
+    raise _refused(problem, places) from problem
 
 
 def _refused(problem: Exception, places: dict[str, tuple[str, int]]) -> UnsupportedError:

@@ -39,12 +39,14 @@ from opentrn.graph.importers.onnx_file import (
     LARGEST,
     data_of,
     dtype_of,
+    fits,
     opsets_of,
     parse_model,
     place_of,
     refuse_file,
     refuse_shape,
     shape_of,
+    sizes_of,
     tensor_dtype,
 )
 from opentrn.graph.importers.onnx_functions import Functions
@@ -156,7 +158,7 @@ class Importer:
                      output_names=[name for name, _ in named])
 
     def _agree(self, info: Any, value: Any) -> None:
-        """Refuse an output that is left out, or not of the dtype the model says."""
+        """Refuse an output that is left out, or not of the dtype and sizes the model says."""
         if value is None:
             raise UnsupportedError(f"the output {info.name} is left out", code="graph.onnx_type",
                                    fix="let the model give tensors, one output each")
@@ -164,6 +166,11 @@ class Importer:
         if number and dtype_of(tensor_dtype(number)) != value.dtype:
             raise refuse_file(f"the output {info.name} is {value.dtype}, the model says "
                               f"{tensor_dtype(number)}")
+        told = sizes_of(info)
+        if told is not None and not fits(told, value.shape):
+            text = ", ".join("?" if n is None else str(n) for n in told)
+            raise refuse_file(f"the output {info.name} is {list(value.shape)}, the model says "
+                              f"[{text}]")
 
     # ------------------------------------------------------------------------------------ inputs
 

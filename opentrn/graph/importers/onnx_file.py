@@ -152,16 +152,26 @@ def dtype_of(kind: np.dtype, where: Where | None = None) -> DType:
 
 def refuse_shape(info: Any, shape: tuple[int, ...]) -> None:
     """UsageError `graph.onnx_fixed` for a shape that is not one of those an input declares."""
-    kind = info.type.tensor_type
-    if info.type.WhichOneof("value") != "tensor_type" or not kind.HasField("shape"):
-        return
-    told = [int(d.dim_value) if d.HasField("dim_value") else None for d in kind.shape.dim]
-    fits = len(told) == len(shape) and all(t in (None, n) for t, n in zip(told, shape, strict=True))
-    if not fits:
+    told = sizes_of(info)
+    if told is not None and not fits(told, shape):
+        dims = info.type.tensor_type.shape.dim
         text = ", ".join(str(d.dim_value) if t is not None else d.dim_param or "?"
-                         for t, d in zip(told, kind.shape.dim, strict=True))  # fmt: skip
+                         for t, d in zip(told, dims, strict=True))  # fmt: skip
         raise UsageError(f"the input {info.name} is [{text}], it was given {list(shape)}",
                          code="graph.onnx_fixed")
+
+
+def sizes_of(info: Any) -> list[int | None] | None:
+    """The sizes a graph input or output declares, None for each that varies; None without any."""
+    kind = info.type.tensor_type
+    if info.type.WhichOneof("value") != "tensor_type" or not kind.HasField("shape"):
+        return None
+    return [int(d.dim_value) if d.HasField("dim_value") else None for d in kind.shape.dim]
+
+
+def fits(told: list[int | None], shape: tuple[int, ...]) -> bool:
+    """Whether a shape is one of those declared."""
+    return len(told) == len(shape) and all(t in (None, n) for t, n in zip(told, shape, strict=True))
 
 
 def shape_of(info: Any, dims: dict[str, int], where: Where | None = None) -> tuple[int, ...]:

@@ -4,20 +4,29 @@ There is one way to run: the simulated chip.  Modes that need a device run there
 is simulated device time.  Source: NKI API reference v2.26.1 (nki).
 """
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
-from opentrn.base import UsageError, declare
+from opentrn.base import NotBuiltError, UsageError, declare
 from opentrn.nki.beta1 import launch, launch_grid
 from opentrn.nki.jit import AnyKernel
 from opentrn.nki.refusals import PlainTracebacks
 from opentrn.nki.session import Run, chosen_chip
+from opentrn.nki.traced import any_traced
 
 declare(
     "beta1.not_run",
     "The latency of a kernel was asked for before it ran.",
     rule="benchmark_result belongs to a call",
     fix="call the benchmarked kernel first",
+)
+TRACED = declare(
+    "beta1.jax_traced",
+    "A kernel of the older API was called inside jax.jit, jax.vmap or another function that JAX "
+    "traces.",
+    rule="kernels of `neuronxcc.nki` run on arrays with values; those of `nki` are traced by JAX",
+    fix="write the kernel for `nki`, or call it outside of the traced function",
 )
 
 
@@ -36,7 +45,12 @@ class Kernel(AnyKernel):
         return Kernel(self.func, launch_grid.sizes(grid), **self.options)
 
     def _launch(self, args: tuple, kwargs: dict[str, Any]) -> Any:
-        """Run on arrays, and remember the run."""
+        """Run on arrays, and remember the run.
+
+        Raises NotBuiltError `beta1.jax_traced` inside what JAX traces."""
+        if "jax" in sys.modules and any_traced(args, kwargs):
+            raise NotBuiltError(f"{self.__name__} was called on arrays that JAX traces",
+                                code=TRACED)  # fmt: skip
         chip = chosen_chip(self.options.get("platform_target"))
         self.last = launch.run(self.func, self.grid, args, kwargs, chip)
         return self.last.outputs

@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 
 from opentrn import nki
-from opentrn.base import NotBuiltError, TrnError, UnsupportedError, UsageError
+from opentrn.base import NotBuiltError, TrnError, UnsupportedError, UsageError, Where
 
 jax = pytest.importorskip("jax", reason="the extra `jax` is not installed")
+from jax.extend.core import Primitive  # noqa: E402
+from jax.interpreters import mlir  # noqa: E402
+
 jnp = jax.numpy
 neuron = pytest.importorskip("opentrn.frameworks.jax", reason="the extra `jax`")
 
@@ -311,6 +314,27 @@ def test_what_jax_has_no_stablehlo_for_is_refused_with_its_lines():
         neuron.jit(printing)(X)
     assert error.value.code == "frameworks.jax_callback"
     assert "# a line" in error.value.at.text
+
+
+@pytest.mark.parametrize(("problem", "code", "says", "at"), [
+    (NotBuiltError("our own", code="nki.cores", at=Where("f.py", 3, "g")), "nki.cores", "our own",
+     "f.py:3 in g"),
+    (NotImplementedError("JAX has none of it\nmore"), "frameworks.jax_primitive",
+     "JAX has none of it", None),
+    (NotImplementedError(), "frameworks.jax_primitive", "JAX cannot lower an op for the chip",
+     None),
+], ids=["ours", "JAX's", "without words"])  # fmt: skip
+def test_what_fails_while_jax_lowers_keeps_its_words(problem, code, says, at):
+    def lowering(*_):
+        raise problem
+
+    odd = Primitive("odd")
+    odd.def_abstract_eval(lambda x: x)
+    mlir.register_lowering(odd, lowering)
+    with pytest.raises(TrnError) as error:
+        neuron.jit(odd.bind)(X)
+    assert (error.value.code, error.value.what) == (code, says)
+    assert at is None or str(error.value.at) == at
 
 
 def test_arguments_have_the_dtypes_jax_gives_them():

@@ -17,6 +17,7 @@ from opentrn.base import (
     NotBuiltError,
     UnsupportedError,
     UsageError,
+    Where,
 )
 from opentrn.cli import main
 from opentrn.frameworks import tensorflow as neuron
@@ -257,6 +258,25 @@ def test_plain_functions_are_read_by_autograph():
         found, wanted = neuron.trace(f, tf.constant(x))(x), tf.function(f)(tf.constant(x))
         for one, other in zip(found, wanted, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
+
+
+def test_our_own_errors_keep_their_code_and_line_and_those_of_others_their_class():
+    def refuse(x):
+        raise NotBuiltError("not yet", code="nki.cores", at=Where("model.py", 7, "f"))
+
+    def careless(x):
+        try:
+            raise UsageError("handled", code="frameworks.tf_model")
+        except UsageError:
+            return {}["absent"]
+
+    whole = tf.function(refuse, autograph=False)
+    for f in (refuse, whole):
+        with pytest.raises(NotBuiltError, match="not yet") as error:
+            neuron.trace(f, floats(2))
+        assert (error.value.code, str(error.value.at)) == ("nki.cores", "model.py:7 in f")
+    with pytest.raises(KeyError, match="absent"):
+        neuron.trace(careless, floats(2))
 
 
 def test_arguments_that_hold_no_numbers_are_refused():
