@@ -31,13 +31,13 @@ def build(
     t = topology
     if t.ranks > MOST:
         raise LimitError(f"a schedule for {t.ranks} ranks", code="comm.size")
+    name = algorithm or pick(collective, nbytes, t)
+    time(collective, nbytes, t, name)  # what cannot be timed cannot be built: the same refusals
     if collective == "all_to_all":
         return mesh.all_to_all(t.ranks)
     if collective == "permute":
         pairs = tuple((rank, (rank + 1) % t.ranks) for rank in range(t.ranks))
         return mesh.permute(t.ranks, pairs)
-    name = algorithm or pick(collective, nbytes, t)
-    time(collective, nbytes, t, name)  # what cannot be timed cannot be built: the same refusals
     if t.ranks == 1:
         return getattr(mesh, collective)(1)
     if name == "flat":

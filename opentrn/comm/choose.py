@@ -23,8 +23,9 @@ declare(
 
 declare(
     "comm.algorithm",
-    "There is no algorithm of this name.",
-    rule="mesh, mesh1, rdh, ring, kangaring, tree; on several nodes hier or flat",
+    "The collective has no algorithm of this name.",
+    rule="mesh, mesh1, rdh, ring, kangaring, tree; on several nodes hier or flat; mesh for "
+    "all_to_all, permute for permute",
     fix="use one of these names",
 )
 

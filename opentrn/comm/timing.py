@@ -27,6 +27,9 @@ ALGORITHMS = ("mesh", "mesh1", "rdh", "ring", "kangaring", "tree")
 """Algorithms of one node; `hier` puts two levels together, `flat` goes round all nodes."""
 
 PHASES = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1}
+ONE_WAY = {"all_to_all": ("mesh",), "permute": ("permute",)}
+"""Collectives that are done in one way only, and what it is called."""
+
 NETWORK_MESH = 0.5
 """What a mesh gets of the network beside a ring (assumed: the page says low)."""
 
@@ -94,8 +97,8 @@ def pick(collective: str, nbytes: float, topology: Topology) -> str:
     halving and doubling, which nccom-test shows on one chip to 64 MB.  For older chips no ranges
     are published: the faster of mesh and ring on one node, of two levels and the flat ring on more.
     """
-    if collective in ("all_to_all", "permute"):
-        return "mesh" if collective == "all_to_all" else "permute"
+    if collective in ONE_WAY:
+        return ONE_WAY[collective][0]
     _phases(collective)
     older = topology.chip.generation < 3
     if topology.nodes > 1 and older:
@@ -153,6 +156,7 @@ def time(
     Source: latencies and shares of bandwidth in `rates.py`, each with source and grade.
     """
     name = algorithm or pick(collective, nbytes, topology)
+    _refuse_unknown(collective, name)
     levels = topology.nodes > 1 or planes(topology) > 1
     if topology.ranks == 1:
         copying = rates(topology.chip).copy
@@ -171,9 +175,22 @@ def time(
     return Timing(collective, shown, nbytes, topology.ranks, parts)
 
 
+def _refuse_unknown(collective: str, name: str) -> None:
+    """UnknownNameError for a collective, or an algorithm of it, that there is not."""
+    known = ONE_WAY.get(collective, (*ALGORITHMS, "hier", "flat"))
+    if collective not in ONE_WAY:
+        _phases(collective)
+    if name not in known:
+        raise UnknownNameError(
+            f"there is no algorithm `{name}` of {collective}",
+            code="comm.algorithm",
+            fix=f"one of {', '.join(known)}",
+        )
+
+
 def _phases(collective: str) -> int:
     if collective not in PHASES:
-        known = [*PHASES, "all_to_all", "permute"]
+        known = [*PHASES, *ONE_WAY]
         raise UnknownNameError(
             f"there is no collective `{collective}`",
             code="comm.collective",
@@ -258,12 +275,6 @@ def _flat(nbytes: float, t: Topology, phases: int) -> Part:
 
 def _plane(name: str, nbytes: float, t: Topology, phases: int) -> list[Part]:
     """The parts of one algorithm on the chips of one plane, or on one chip."""
-    if name not in ALGORITHMS:
-        raise UnknownNameError(
-            f"there is no algorithm `{name}`",
-            code="comm.algorithm",
-            fix=f"one of {', '.join(ALGORITHMS)}",
-        )
     if name == "rdh" and not rdh.fits(t.ranks):
         raise UsageError(f"halving and doubling on {t.ranks} ranks", code="comm.ranks")
     if name == "kangaring" and not pairs(t):

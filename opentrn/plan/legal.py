@@ -60,7 +60,7 @@ def longer(m: Model, tokens: int) -> str:
 
     Learned positions end: beyond them LimitError `plan.request`, with the longest that there is.
     """
-    last = m.positions or m.patches
+    last = min(m.positions, m.context) or m.patches  # OPT's table has two that are for padding
     if last and tokens > last:
         raise LimitError(f"{tokens:,} tokens: {m.name} has learned positions for {last:,}",
                          code="plan.request", fix=f"at most {last:,} tokens")  # fmt: skip

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opentrn.base import Bug, TrnError, UsageError
+from opentrn.base import Bug, TrnError, UnknownNameError, UsageError
 from opentrn.comm import build, hierarchical, kangaring, mesh, place, rdh, ring, run, time, tree
 
 
@@ -163,3 +163,18 @@ def test_what_can_be_built_can_be_timed_and_the_reverse(machine, ranks, nodes):
             assert refusal(lambda c=collective, n=name: build(c, where, n, 1e6)) == timed
             seen.add(timed)
     assert "" in seen
+
+
+@pytest.mark.parametrize(("machine", "ranks", "nodes"), PLACES)
+def test_an_algorithm_that_a_collective_does_not_have_is_refused_everywhere(machine, ranks, nodes):
+    where = place(ranks, machine, nodes)
+    one_way = {"all_to_all": "mesh", "permute": "permute"}
+    for collective in ("all_reduce", "all_gather", "reduce_scatter", *one_way):
+        wrong = {"fast", "permute", "mesh", "ring", "tree"} - {one_way.get(collective)}
+        for name in wrong if collective in one_way else ("fast", "permute"):
+            with pytest.raises(UnknownNameError, match=f"no algorithm `{name}` of {collective}"):
+                time(collective, 1e6, where, name)
+    for collective, name in one_way.items():
+        assert time(collective, 1e6, where, name) == time(collective, 1e6, where)
+    with pytest.raises(UnknownNameError, match="no collective `dance`"):
+        time("dance", 1e6, where, "mesh")

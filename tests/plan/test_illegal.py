@@ -11,7 +11,7 @@ from opentrn.plan import fits, plan, plan_serving
 @pytest.mark.parametrize(("model", "wanted", "told"), [
     ("llama-3.1-8b", {"micro_batch": 128}, "tried up to 64"),
     ("llama-3.1-8b", {"cp": 64}, "at least 4,096 tokens"),
-    ("llama-3.1-8b", {"dp": 5}, "dp 5 does not divide 64 devices"),
+    ("llama-3.1-8b", {"dp": 5}, "over 128 .* at LNC 1 .* dp 5 does not divide 128 devices"),
     ("mixtral-8x7b", {"ep": 3}, "does not divide 8 experts"),
     ("mixtral-8x7b", {"tp": 64, "ep": 8}, "32 heads do not divide by 64"),
 ])  # fmt: skip
@@ -19,6 +19,14 @@ def test_a_degree_that_is_wrong_by_itself_is_named(model, wanted, told):
     with pytest.raises(LimitError, match=told) as caught:
         plan(model, "trn2.48xlarge", 1, wanted=wanted)
     assert "legal: tp 1, 2, 4" in caught.value.fix
+
+
+def test_a_degree_that_the_smaller_logical_core_allows_is_not_called_wrong():
+    # 64 cores of LNC 2 do not divide by 128, the 128 of LNC 1 do; with tp 2 there are too few.
+    with pytest.raises(LimitError, match="do not go together") as caught:
+        plan("llama-3.1-8b", "trn2.48xlarge", 1, wanted={"dp": 128, "tp": 2})
+    assert caught.value.fix == "tp 1 with the others as asked for"
+    assert plan("llama-3.1-8b", "trn2.48xlarge", 1, wanted={"dp": 128, "tp": 1}).best.lnc == 1
 
 
 def test_links_of_one_machine_bound_tensor_parallelism():
@@ -77,6 +85,7 @@ def test_learned_positions_end_and_a_context_is_told():
     for ask in (
         lambda: plan("gpt-3-6.7b", "trn2.48xlarge", 1, sequence=4096),
         lambda: plan("bert-large", "trn2.48xlarge", 1, sequence=513),
+        lambda: plan("opt-13b", "trn2.48xlarge", 1, sequence=2049),
         lambda: plan_serving("gpt-3-6.7b", "trn2.48xlarge", 1, prompt=2048, answer=1),
         lambda: fits("gpt-3-6.7b", "trn2.48xlarge", context=2049),
     ):
