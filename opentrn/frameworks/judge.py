@@ -84,6 +84,7 @@ def refusal(graph: Graph, error: TrnError, target: str = "", dtype: str = "keep"
 
     It keeps its kind, code, rule and fix.
     """
+    graph = straighten(graph)  # so that turns of a loop count on both sides of "of"
     found = analyze(graph, target=target, dtype=dtype if dtype in PRECISIONS else "keep")
     refused = found.unsupported
     if not refused:

@@ -12,6 +12,32 @@ from opentrn.graph.ir import Value
 from opentrn.graph.rules import Pattern, PatternBuilder, Rule, no, splat_of
 
 
+class FindLogistic(Rule):
+    """1 / (1 + exp(-x)) → logistic(x), as JAX spells it"""
+
+    private = True
+
+    def find(p: PatternBuilder, x: Pattern) -> Pattern:
+        return p.splat("one") / (p.exponential(p.negate(x)) + p.splat("added"))
+
+    def when(x: Value, one: Value, added: Value) -> bool | no:
+        ones = splat_of(one) == 1.0 == splat_of(added) and x.dtype.kind == "float"
+        return ones or no("one of the numbers is not 1, or they are complex")
+
+    def make(g: Builder, x: Value) -> Value:
+        return g.logistic(x)
+
+    def _spelled(g: Builder, one: float, added: float) -> Value:
+        x = g.input("x", (4, 50))
+        return g.like(x, one) / (g.like(x, added) + g.exponential(g.negate(x)))
+
+    def sample(g: Builder) -> Value:
+        return FindLogistic._spelled(g, 1.0, 1.0)
+
+    def refuse(g: Builder) -> tuple[Value, ...]:
+        return FindLogistic._spelled(g, 2.0, 1.0), FindLogistic._spelled(g, 1.0, 1.5)
+
+
 class FindSilu(Rule):
     """x · logistic(x) → silu(x)"""
 
@@ -341,8 +367,8 @@ def _repeats_heads(x: Value, spread: Value, q: Value) -> bool:
 
 
 RECOGNISE = (
-    FindSilu, FindSoftmax, FindRmsNorm, NarrowRmsNorm, WeighRmsNorm, FindMaskedAttention,
-    FindAttention,
+    FindLogistic, FindSilu, FindSoftmax, FindRmsNorm, NarrowRmsNorm, WeighRmsNorm,
+    FindMaskedAttention, FindAttention,
 )
 
 # For back ends whose attention takes `causal` and fewer key heads than query heads.

@@ -1,6 +1,7 @@
 """`opentrn.frameworks.jax.jit` against JAX on the CPU."""
 
 import functools
+import re
 
 import numpy as np
 import pytest
@@ -279,6 +280,16 @@ def test_all_refusals_come_at_once_each_with_its_line():
         assert f"# {mark}" in what.splitlines()[row + 1]
     assert "× tanh" not in what
     assert error.value.code == "graph.unsupported_op"
+
+
+def test_refusals_in_loops_count_turns_among_turns():
+    def f(x):
+        return jax.lax.scan(lambda c, _: (jnp.linalg.cholesky(c), jnp.linalg.qr(c)[1]), x, None, 20)
+    with pytest.raises(UnsupportedError, match="20 × cholesky") as error:
+        neuron.jit(f)(X[:4, :4])
+    count, whole = map(int, re.search(r"\((\d+) of (\d+) values\)", error.value.what).groups())
+    assert count >= 40
+    assert count < whole
 
 
 def test_numbers_in_the_middle_that_the_chip_has_not_are_refused():
