@@ -70,6 +70,10 @@ class Run:
                              "source": fault.source}
                 for fault in self.world.faults
             },
+            "settings": {
+                name: {"value": one.value, "grade": one.grade, "because": one.because}
+                for name, one in self.world.settings.items()
+            },
             "checkpoint": {"every_s": self.interval_s, "stall_s": self.job.stall_s(self.world),
                            "write_s": self.write_s, "bytes": self.job.checkpoint_bytes},
             "mean_time_between_faults_s": between if between < inf else None,
@@ -111,8 +115,7 @@ def runs_text(runs: Sequence[Run]) -> str:
         f"(closed form without slow machines and lack of spares: {closed:.1%})",
         f"checkpoint every {seconds_text(first.interval_s)}: the job stands "
         f"{seconds_text(job.stall_s(world))}, written after {seconds_text(first.write_s)}",
-        f"a fault stops the job every {seconds_text(between)} on average" if between < inf
-        else "no fault stops the job",
+        _faults_text(job, world, between),
         "",
         table_text(("seed", *(str(run.world.seed) for run in runs)), _rows(runs)),
     ]
@@ -120,6 +123,19 @@ def runs_text(runs: Sequence[Run]) -> str:
         lines += ["", f"goodput of {len(runs)} runs: {mean:.2%}, "
                       f"from {goods[0]:.2%} to {goods[-1]:.2%}"]  # fmt: skip
     return "\n".join(lines)
+
+
+def _faults_text(job: Job, world: World, between: float) -> str:
+    """How often a fault stops the job, and what each costs besides the work that is lost."""
+    if between == inf:
+        return "no fault stops the job"
+    lost, stays = job.recovery_s(world), job.recovery_s(world, lost=False)
+    told = (
+        f"a fault stops the job every {seconds_text(between)} on average; until it goes on "
+        f"{seconds_text(stays)}, with another machine {seconds_text(lost)}"
+    )
+    longer = ": longer than between faults, so that most recoveries are begun again"
+    return told + (longer if lost > between else "")
 
 
 def _rows(runs: Sequence[Run]) -> Iterator[tuple[str, ...]]:

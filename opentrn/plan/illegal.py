@@ -9,7 +9,8 @@ from itertools import chain, product
 import numpy as np
 
 from opentrn.base.errors import LimitError
-from opentrn.cost import Training
+from opentrn.cost import Platform, Training
+from opentrn.hw import instances
 from opentrn.plan.legal import Degrees, tensor_degree
 from opentrn.plan.space import MOST_CHUNKS, MOST_SEQUENCES, Wanted, blocks
 from opentrn.workloads import Model
@@ -85,17 +86,22 @@ def _batch(job: Training, wanted: Wanted, legal: Degrees, devices: int) -> tuple
 
 
 def illegal(
-    m: Model, job: Training, wanted: Wanted, legal: Degrees, devices: int, target: str
+    m: Model, job: Training, wanted: Wanted, legal: Degrees, where: Platform, count: int
 ) -> LimitError:
-    """The refusal of a request without a legal split: what is in the way, and the nearest to it."""
+    """The refusal of a request without a legal split: what is in the way, and the nearest to it.
+
+    `legal` are the degrees of `count` machines of `where`.
+    """
+    devices = count * where.devices
     why = refused(m, wanted, devices, legal)
     fix = f"legal: {said(legal)}; dp x micro-batch must divide the batch"
     if not why and (near := _together(m, job, wanted, legal, devices)):
         why, fix = "the degrees asked for do not go together", near
     elif not why:
         why, fix = _batch(job, wanted, legal, devices)
+    core = f" (LNC {where.lnc})" if where.name in instances() else ""
     return LimitError(
-        f"no split of {m.name} over {devices:,} devices of {target} is legal: {why}",
+        f"no split of {m.name} over {devices:,} devices{core} of {where.name} is legal: {why}",
         code="plan.request", fix=fix,
     )  # fmt: skip
 

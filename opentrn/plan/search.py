@@ -265,8 +265,7 @@ def plan(
         legal = degrees(m, count * where.devices, domain(where), job.sequence)
         found.append(search(m, where, job, legal, count * where.devices, asked))
     if not any(f.legal for f in found):
-        named = target if len(platforms) == 1 else f"{target} at LNC {where.lnc}"
-        raise illegal(m, job, asked, legal, count * where.devices, named)
+        raise illegal(m, job, asked, legal, where, count)
     if not any(f.fitting for f in found):
         raise _no_fit(m, target, count, found, _fits_on(m, job, asked, lnc))
     steps = tokens / (job.batch * job.sequence) if tokens else None

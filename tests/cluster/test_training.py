@@ -360,3 +360,18 @@ def test_rates_are_told_with_grade_and_source():
     # 21 failures of 2,048 machines in 54 days
     assert rates["host"]["per_machine_hour"] == pytest.approx(21 / 2048 / 54 / 24)
     assert "Llama 3" in rates["host"]["source"]
+
+
+@pytest.mark.parametrize(("hours", "between", "again"), [(16.0, 3600, False), (1.6, 360, True)])
+def test_what_recovery_takes_is_told_beside_how_often_it_is_needed(hours, between, again):
+    # Sixteen chips; 120 s to notice, 300 s to replace, 180 s to start, and nothing to load.
+    off = dict.fromkeys(("host", "maintenance", "link", "software", "straggler"), math.inf)
+    world = World.of("trn2.48xlarge", 4, hours=off | {"chip": hours})
+    run, _ = train(world, Job(machines=1, step_s=10.0, every_s=600.0), seconds=36_000)
+    found = run.json()
+    assert found["mean_time_between_faults_s"] == pytest.approx(between)
+    assert "until it goes on 5.00 min, with another machine 10.0 min" in str(run)
+    assert ("recoveries are begun again" in str(run)) == again
+    assert found["settings"]["replace"]["value"] == 300
+    assert {one["grade"] for one in found["settings"].values()} == {"assumed"}
+    assert all(one["because"] for one in found["settings"].values())
