@@ -29,8 +29,9 @@ from opentrn.sim.strict import Finding
 declare(
     "sim.sbuf_capacity",
     "More SBUF is needed at one time than the core has.",
-    rule="what the compiler cannot spill (tiles with addresses, of device loops, of one "
-    "instruction) must fit the usable SBUF of each partition while it lives",
+    rule="tiles that live at the same time must fit the usable SBUF of each partition; spills are "
+    "put in only where no tile has an address, there is no device loop, and what one instruction "
+    "uses fits",
     fix="cut the largest tile along its free dimension, or load it again where it is used",
 )
 declare(
@@ -236,7 +237,7 @@ class _Liveness:
             if buffer.on_chip:
                 if buffer not in first:
                     first[buffer] = position
-                    if self.inside and _writes_whole(one, buffer):
+                    if self.inside and writes_whole(one, buffer):
                         self.fresh.add(buffer)
                 last[buffer] = position
                 if self.inside:
@@ -263,7 +264,8 @@ class _Liveness:
             self.inside[-1] |= touched
 
 
-def _writes_whole(one: Instruction, buffer: Buffer) -> bool:
+def writes_whole(one: Instruction, buffer: Buffer) -> bool:
+    """Whether an instruction writes all of a buffer and reads nothing of it."""
     reads = any(view.buffer is buffer for view in one.reads())
     return not reads and any(v.buffer is buffer and v.whole for v in one.writes())
 

@@ -6,13 +6,14 @@ public.  Here the one whose next use is furthest goes (Belady, 1966: the fewest 
 tiles).  A tile that was saved and not written since goes without being saved again.  So does one
 that is a copy of HBM which the program never writes: it is loaded again.  Such a load, and what
 brings a tile back, stands some instructions ahead of the use, so that it runs beside others' work
-and takes no place before.
+and takes no place before.  A value that is never read again is neither saved nor brought back.
 
 Tiles with addresses are the author's to place, a tile of a device loop lives in all its turns, and
 PSUM has no path to HBM: programs that do not fit for these reasons are refused.
 """
 
 import heapq
+from collections import OrderedDict
 from dataclasses import replace
 
 from opentrn.base import CapacityError, bytes_text, declare
@@ -29,7 +30,7 @@ from opentrn.isa import (
     operand_form,
     view_of,
 )
-from opentrn.sim.place import memories, place
+from opentrn.sim.place import memories, place, writes_whole
 from opentrn.sim.strict import Finding
 
 declare(
@@ -41,8 +42,13 @@ declare(
 )
 
 _AHEAD = (32, 8, 2, 0)  # instructions between a reload and the use, most first
-_SHARES = (1.0, 0.95, 0.9, 0.8)  # of SBUF given away, in case holes between tiles need the rest
+# Of SBUF given away, in case holes between tiles need the rest.
+_SHARES = (1.0, 0.95, 0.9, 0.8, 0.65, 0.5, 0.35)
 _NEVER = 1 << 60
+_KEPT = 2
+
+# The last programs and what they became: a run asks, then its timeline.
+_MADE: "OrderedDict[tuple, tuple[Program, Program]]" = OrderedDict()
 
 
 def spilled(program: Program, chip, error: CapacityError) -> Program:
@@ -50,8 +56,19 @@ def spilled(program: Program, chip, error: CapacityError) -> Program:
 
     `error` is what placing it raised, and what is raised again where spills do not help: other
     memories than SBUF, tiles with addresses, device loops, an instruction whose own tiles do not
-    fit.
+    fit.  The last few are remembered.
     """
+    key = id(program), chip
+    known, made = _MADE.get(key, (None, None))
+    if known is not program:
+        made = _spilled(program, chip, error)
+        _MADE[key] = program, made
+        while len(_MADE) > _KEPT:
+            _MADE.popitem(last=False)
+    return made
+
+
+def _spilled(program: Program, chip, error: CapacityError) -> Program:
     if error.code != "sim.sbuf_capacity" or not _may_spill(program):
         raise error
     size = memories(chip)[0].size
@@ -112,6 +129,7 @@ class _Spilling:
         self.lies: dict[Buffer, Buffer] = {}  # where each tile in SBUF lies now
         self.loads: dict[Buffer, Instruction] = {}  # what gives it its value again
         self.late: set[Buffer] = set()  # whose own load has not been issued yet
+        self.been: set[Buffer] = set()  # which lay in SBUF as themselves; next time others do
         self.far: list[tuple[int, int, Buffer]] = []  # who is used latest (some out of date)
         self.buffers = list(source.buffers)
         self.body: list[Instruction] = []
@@ -124,7 +142,8 @@ class _Spilling:
         seen = 0
         for position, one in enumerate(self.source.body):
             end = min(position + self.ahead + 1, len(self.tiles))
-            soon = [t for q in range(seen, end) for t in self.tiles[q] if t in self.loads]
+            soon = [t for q in range(seen, end) for t in self.tiles[q]
+                    if t in self.loads and not self.dead(t)]  # fmt: skip
             seen = end
             if not self.may_wait(one, position):
                 soon += self.tiles[position]
@@ -149,9 +168,9 @@ class _Spilling:
             if not self.evict(position):
                 return False
         self.free -= size
-        load = self.loads.get(tile)
-        first = load is None or tile in self.late
-        lies = tile if first else self.like(tile, "sbuf")
+        load = None if self.dead(tile) else self.loads.get(tile)
+        lies = self.like(tile, "sbuf") if tile in self.been else tile
+        self.been.add(tile)
         if load is not None:
             again = _into(load, view_of(lies))
             if tile not in self.late:
@@ -173,7 +192,7 @@ class _Spilling:
         if -when <= position + self.ahead:
             self.note(tile)
             return False
-        if tile not in self.loads:
+        if tile not in self.loads and not self.dead(tile):
             place = view_of(self.like(tile, "hbm"))
             save = self.copy(SPILL_SAVE, tile, place, view_of(self.lies[tile]))
             self.loads[tile] = self.copy(SPILL_RELOAD, tile, view_of(tile), place)
@@ -189,6 +208,12 @@ class _Spilling:
     def next_use(self, tile: Buffer) -> int:
         """The position of the next instruction that uses it."""
         return self.uses[tile][-1] if self.uses[tile] else _NEVER
+
+    def dead(self, tile: Buffer) -> bool:
+        """Whether the next instruction that uses it writes all of it and reads nothing of it."""
+        one = self.source.body[self.next_use(tile)]
+        indexed = any(view.index is not None for view in one.views())  # may leave rows out
+        return writes_whole(one, tile) and not indexed
 
     def note(self, tile: Buffer) -> None:
         """Keep in mind when a tile is used next."""

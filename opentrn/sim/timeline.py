@@ -125,7 +125,8 @@ def prepare(program: Program, chip, trips: Any = None, fast: bool | None = None)
     except CapacityError as error:
         made = spilled(program, chip, error)
         ready = _prepared(made, chip, trips, fast)
-        ready.placement.findings.append(noticed(made, error))
+        if not any(one.code == "sim.spilled" for one in ready.placement.findings):
+            ready.placement.findings.append(noticed(made, error))
         return ready
 
 

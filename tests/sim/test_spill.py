@@ -137,3 +137,92 @@ def test_what_has_an_address_or_a_loop_or_no_room_is_refused():
     for refused in (placed, together):
         with pytest.raises(CapacityError, match="SBUF is full"):
             nki.run(refused, numbers(8))
+
+
+def reloaded(x, turns):
+    """The same eight tiles are loaded and stored in each turn."""
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    tiles = [nl.ndarray((128, x.shape[1]), dtype=x.dtype, buffer=nl.sbuf) for _ in range(8)]
+    for _ in range(turns):
+        for n, tile in enumerate(tiles):
+            nisa.dma_copy(dst=tile, src=x[nl.ds(n * 128, 128)])
+        for n, tile in enumerate(tiles):
+            nisa.dma_copy(dst=out[nl.ds(n * 128, 128)], src=tile)
+    return out
+
+
+def test_a_value_that_is_overwritten_is_neither_saved_nor_brought_back():
+    x = numbers(8)
+    ran = nki.run(reloaded, x, 2)
+    made = spilled(ran.program, TRN2, refusal(ran.program))
+    assert traffic(made) == {"spill_save": 0, "spill_reload": 0}
+    assert len(made.body) == 2 * 16
+    np.testing.assert_array_equal(Replay(made, TRN2)([x])[0], x)
+
+    def zeroed(x):
+        """What the tiles hold is dropped for zeros before anyone reads it again."""
+        out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+        tiles = [nl.ndarray((128, WIDTH), dtype=x.dtype, buffer=nl.sbuf) for _ in range(8)]
+        for value in (1.0, 0.0):
+            for tile in tiles:
+                nisa.memset(dst=tile, value=value)
+        for n, tile in enumerate(tiles):
+            nisa.dma_copy(dst=out[nl.ds(n * 128, 128)], src=tile)
+        return out
+
+    ran = nki.run(zeroed, x)
+    made = spilled(ran.program, TRN2, refusal(ran.program))
+    assert traffic(made) == {"spill_save": 2 * TILE, "spill_reload": 2 * TILE}  # the zeros
+    np.testing.assert_array_equal(Replay(made, TRN2)([x])[0], np.zeros_like(x))
+
+
+def test_tiles_of_many_sizes_fit_in_spite_of_the_holes_between_them():
+    rng, plan = np.random.default_rng(1), []
+    for n in range(1000):
+        width = int(rng.choice([512, 1024, 2048, 4096, 1536]))
+        plan.append((width, *(rng.integers([61, 60]).tolist() if n >= 60 else (0, 0))))
+
+    def mixed(x, sums):
+        out = nl.ndarray((1, 1), dtype=x.dtype, buffer=nl.shared_hbm)
+        held = []
+        for width, one, other in plan:
+            tile = nl.ndarray((128, width), dtype=x.dtype, buffer=nl.sbuf)
+            nisa.dma_copy(dst=tile, src=x[:, 0:width])
+            nisa.tensor_scalar(dst=tile, data=tile, op0=nl.add, operand0=1.0)
+            held.append(tile)
+            if len(held) > 60:
+                left = held.pop(one)
+                into = held[other]
+                least = min(left.shape[1], into.shape[1])
+                both = into[:, 0:least]
+                nisa.tensor_tensor(dst=both, data1=left[:, 0:least], data2=both, op=nl.add)
+        for n, tile in enumerate(held):
+            nisa.dma_copy(dst=sums[n : n + 1, 0 : tile.shape[1]], src=tile[0:1])
+        nisa.dma_copy(dst=out, src=held[0][0:1, 0:1])
+        return out
+
+    x = np.random.default_rng(5).integers(-4, 5, (128, 4096)).astype(np.float32)
+    sums = np.zeros((60, 4096), np.float32)
+    program = nki.run(mixed, x, sums).program
+    made = spilled(program, TRN2, refusal(program))
+    place(made, TRN2)
+    held = []
+    for width, one, other in plan:
+        held.append(x[0, :width].astype(np.float64) + 1)
+        if len(held) > 60:
+            left = held.pop(one)
+            into = held[other]
+            least = min(len(left), len(into))
+            into[:least] += left[:least]
+    replay = Replay(made, TRN2)
+    assert replay([x, sums])[0] == held[0][0]
+    written = replay.read(made.inputs[1])
+    for row, wanted in zip(written, held, strict=True):
+        np.testing.assert_array_equal(row[: len(wanted)], wanted)
+
+
+def test_a_program_asked_about_again_is_the_same_and_noticed_once():
+    program = nki.run(kernel, numbers(8)).program
+    one, other = timeline(program, TRN2), timeline(program, TRN2)
+    assert one.program is other.program is not program
+    assert [found.code for found in other.placement.findings] == ["sim.spilled"]
