@@ -4,6 +4,7 @@ Every op is judged for itself, with its dtypes, shapes and known operands: taken
 compiler up to the choice of kernels.  All findings come at once, each with the program's line.
 """
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -40,6 +41,8 @@ NUMBERS = declare(
 PASSED = ("input", "constant", "get_tuple_element")
 # What may make 64-bit floats on the way to other numbers.
 BETWEEN = ("constant", "convert", "broadcast_in_dim")
+# Arithmetic whose result may be larger than its operands.
+WRAPPING = ("add", "subtract", "multiply", "power", "dot_general", "reduce")
 SHOWN = 3  # lines of one kind of op that an error names
 
 
@@ -53,6 +56,41 @@ def lacking(kind: DType, chip: Any) -> str:
         return "NeuronCores have no numbers of less than 8 bits"
     first = FIRST_GENERATION.get(str(kind), 0)
     return f"{chip.name} has no {kind}" if first > chip.generation else ""
+
+
+class NarrowedWarning(UserWarning):
+    """Arithmetic of int64 runs with 32 bits, so that larger results wrap around."""
+
+
+def warn_of_narrowed(graph: Graph) -> None:
+    """Give one NarrowedWarning, at the first line, for all arithmetic of int64 whose result may
+    need more than 32 bits; counters, to which a known number is added, are left out."""
+    found = [v for v in _with_regions(graph) if _may_wrap(v)]
+    if not found:
+        return
+    names = ", ".join(dict.fromkeys(v.op for v in found))
+    text = (f"{len(found)} of the ops on int64 ({names}) compute with 32 bits, as the chip does: "
+            "results beyond 32 bits wrap around (opentrn analyze names each)")
+    place = next((v.where for v in found if v.where is not None), None)
+    if place is None:
+        warnings.warn(text, NarrowedWarning, stacklevel=2)
+    else:
+        warnings.warn_explicit(text, NarrowedWarning, place.file, place.line)
+
+
+def _with_regions(graph: Graph) -> Iterator[Value]:
+    for value in graph:
+        yield value
+        for region in value.attrs.regions:
+            yield from _with_regions(region)
+
+
+def _may_wrap(value: Value) -> bool:
+    if value.op not in WRAPPING or value.dtype != "int64":
+        return False
+    if value.op == "reduce":
+        return value.attrs.kind in ("add", "multiply")
+    return value.op not in ("add", "subtract") or not any(map(_is_known, value.args))
 
 
 def refuse_numbers(graph: Graph, chip: Any) -> None:
@@ -182,6 +220,6 @@ def _alone(value: Value) -> Graph:
 
 
 __all__ = [
-    "NUMBERS", "PRECISION", "PRECISIONS", "analyze", "lacking", "refusal", "refuse_numbers",
-    "refusing",
+    "NUMBERS", "NarrowedWarning", "PRECISION", "PRECISIONS", "analyze", "lacking", "refusal",
+    "refuse_numbers", "refusing", "warn_of_narrowed",
 ]  # fmt: skip

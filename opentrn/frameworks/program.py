@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from opentrn import compiler, hw, nki, runtime
 from opentrn.frameworks import rounding
-from opentrn.frameworks.judge import refusing
+from opentrn.frameworks.judge import refusing, warn_of_narrowed
 from opentrn.graph import straighten
 
 
@@ -31,13 +31,14 @@ class Program:
         """Compiled for a NeuronCore of `target` ("": the one in force), loops of known length
         written out.
 
-        Raises as `frameworks.judge.refusing` does.
+        Warns as `frameworks.judge.warn_of_narrowed` does, and raises as `refusing` there does.
         """
         begin = time.perf_counter()
         chip = hw.target(target).name if target else nki.current_chip().name
         graph = straighten(lowered.graph)
         with refusing(graph, chip, precision):
             executable = compiler.compile(graph, target=chip, dtype=precision)
+        warn_of_narrowed(graph)
         model = runtime.load(executable)
         return cls(lowered, executable, model, time.perf_counter() - begin)
 

@@ -15,6 +15,7 @@ from jax.interpreters import mlir  # noqa: E402
 
 jnp = jax.numpy
 neuron = pytest.importorskip("opentrn.frameworks.jax", reason="the extra `jax`")
+from opentrn.frameworks.judge import NarrowedWarning  # noqa: E402
 
 R = np.random.default_rng(0)
 X = R.normal(size=(8, 16)).astype(np.float32)
@@ -303,6 +304,27 @@ def test_numbers_in_the_middle_that_the_chip_has_not_are_refused():
     with nki.use_target("trn3"):
         ones = neuron.jit(lambda x: x.astype(jnp.float32) * 2)(jnp.ones(3, jnp.float8_e4m3fn))
     assert ones.tolist() == [2, 2, 2]
+
+
+def test_arithmetic_of_64_bits_that_may_wrap_around_is_told_once_at_its_line():
+    given = np.array([2**20, 3, -5])
+
+    def squares(x):
+        y = x * x  # 2**40 has no place in 32 bits
+        return y + y, jnp.max(x)
+
+    def in_a_loop(x):
+        return jax.lax.while_loop(lambda c: c[0] < x[1], lambda c: (c[0] + 1, c[1] * x), (0, x))
+
+    with jax.enable_x64(True):
+        for f, names in ((squares, "multiply, add"), (in_a_loop, "multiply"),
+                         (jnp.sum, "reduce")):  # fmt: skip
+            with pytest.warns(NarrowedWarning, match=rf"int64 \({names}\)") as told:
+                neuron.jit(f).compile(given)
+            assert len(told) == 1
+            assert f is jnp.sum or told[0].filename == __file__
+        for f in (lambda x: x + 1, jnp.max, lambda x: x.astype(np.int32) * 2, lambda x: x[::-1]):
+            neuron.jit(f).compile(given)  # warnings are errors
 
 
 def test_what_jax_has_no_stablehlo_for_is_refused_with_its_lines():
