@@ -107,6 +107,8 @@ def ring_share(where: Platform) -> float:
     A link lies on one disjoint cycle, both ways round, so two of the rings stop (`comm.orders`);
     on a switched fabric one of a chip's links does. A torus of three axes has its rings in planes.
     0 where nothing is left, or no fabric is known.
+
+    Source: the fabric of `hw`, its rings of `comm.orders`.
     """
     fabric = instance(where.name).fabric if where.name in instances() else None
     if fabric is None or where.chips < 2:

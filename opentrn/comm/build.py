@@ -92,6 +92,8 @@ def wire_seconds(
 
     Each is (schedule, the ranks it runs on); all move `nbytes` of data, cut into their chunks.  The
     loads of all groups on a link add up.  Latency is not counted.  One node only.
+
+    Source: bandwidths of the links of `hw`'s fabrics.
     """
     steps: list[list[tuple[int, int, float]]] = []
     for schedule, ranks in running:

@@ -79,7 +79,7 @@ def choose(collective: str, nbytes: int, ranks: int) -> Schedule:
 def bus_factor(collective: str, ranks):
     """Bytes a rank sends for each byte of the collective's size; `ranks` may be an array.
 
-    Raises UnknownNameError `comm.collective`.
+    Raises UnknownNameError `comm.collective`. Source: nccom-test guide of AWS Neuron.
     """
     if collective not in _FACTORS:
         raise _unknown(collective, list(_FACTORS))
@@ -98,6 +98,9 @@ def steps(collective: str, ranks):
 
 
 def bandwidths(collective: str, nbytes: float, seconds: float, ranks: int) -> tuple[float, float]:
-    """(algorithm, bus) bandwidth in bytes/s: size over time, and that times the bus factor."""
+    """(algorithm, bus) bandwidth in bytes/s: size over time, and that times the bus factor.
+
+    Source: `bus_factor`.
+    """
     speed = nbytes / seconds
     return speed, speed * bus_factor(collective, ranks)

@@ -122,7 +122,8 @@ def training_memory(m: Model, platform: Platform, job: Training, s: Any) -> dict
     batches = job.batch / (s.dp * s.micro_batch)
     out["activations"] = activation_memory(m, job, s, batches)
     out["kv_cache"] = 0.0 * dense
-    gathered = np.where(np.asarray(s.zero) == 3, 2.0 * kind.weight * dense / m.layers * s.pp, 0.0)
+    layer = (dense / m.layers + expert / max(m.expert_layers, 1)) * s.pp
+    gathered = np.where(np.asarray(s.zero) == 3, 2.0 * kind.weight * layer, 0.0)
     tokens = s.micro_batch * job.sequence / s.cp
     workspace = 4.0 * tokens * m.hidden * 2.0 + gathered
     out["scratch"] = _paged(platform, workspace)

@@ -116,11 +116,13 @@ def roofline(
     *,
     cores: int | None = None,
 ) -> Roofline:
-    """The least time for `flops` Tensor Engine flops and `nbytes` HBM bytes, both over all cores.
+    """Least seconds for `flops` Tensor Engine flops and `nbytes` HBM bytes, both over all cores.
 
     Without `cores` the whole chip works, at its advertised peak; with it that many physical cores,
     at the peak of a core each. The bound rests on the grade of the roof that is hit.
     Raises LimitError `cost.cores`, UsageError `cost.negative`, and the errors of `peak_fact`.
+
+    Source: peaks and bandwidths of `hw`, each graded.
     """
     chip = target(chip)
     if flops < 0 or nbytes < 0:

@@ -63,7 +63,7 @@ def scaling(what: Any, target: str, counts: Iterable[int], *, serve: bool = Fals
     """The best plan for each number of machines on which there is one, in the order given.
 
     Options go to `plan`, or with `serve` to `plan_serving`. Counts on which nothing fits or divides
-    are left out; other refusals are raised.
+    are left out; other refusals are raised. Step times are seconds, costs dollars.
 
     Source: `plan` and `plan_serving`.
     """

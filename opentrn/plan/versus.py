@@ -161,6 +161,8 @@ def compare(what: str | Model, machines: list[str], *, chips: int = 64, serve: b
             **options: Any) -> list[Versus]:  # fmt: skip
     """The best plan of a job on each machine, each with at least `chips` chips.
 
+    Times are seconds, costs dollars, memory bytes of one device.
+
     `options` go to `plan` or, with `serve`, to `plan_serving`. A machine on which the job does not
     fit, or which has no such price, tells so in its row; a price file of yours names the `instance`
     of each price where there are several machines. What no machine can do is raised: an

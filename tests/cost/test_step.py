@@ -99,6 +99,21 @@ def test_memory_of_one_device_by_hand():
     assert float(held["activations"]) == pytest.approx(4096 * (32 * kept + logits))
 
 
+@pytest.mark.parametrize("ep", [1, 8])
+def test_fully_sharded_weights_are_gathered_a_layer_at_a_time_experts_too(ep):
+    m, job = model("mixtral-8x7b"), Training(batch=64, sequence=4096)
+    held = training_memory(m, platform("p5"), job, Split(dp=64, ep=ep, zero=3))
+    experts = 8 * 3 * 4096 * 14336  # of one layer
+    others = (46_702_792_704 - 32 * experts) / 32
+    # bfloat16, of this layer and the next; and four buffers of a layer's tokens
+    gathered = 2 * 2 * (others + experts / ep)
+    assert float(held["scratch"]) == pytest.approx(gathered + 4 * 4096 * 4096 * 2)
+    # One layer of DeepSeek-V3 has 22.5 GB of experts, more than a core of 24 GiB takes twice.
+    wide = training_memory(model("deepseek-v3"), platform("trn2.48xlarge"),
+                           Training(batch=4096, sequence=4096), Split(dp=4096, zero=3))  # fmt: skip
+    assert float(wide["scratch"]) > 2 * 2 * 256 * 3 * 7168 * 2048
+
+
 def test_columns_and_single_splits_agree():
     m, p = model("mixtral-8x7b"), platform("trn2.48xlarge")
     job = Training(batch=512, sequence=8192)

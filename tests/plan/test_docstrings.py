@@ -10,14 +10,15 @@ from opentrn import cluster, comm, cost, plan, workloads
 NUMBERS = {
     workloads: ("parameters", "model_flops", "attention_flops", "decode_flops", "train_flops",
                 "kv_bytes", "state_bytes", "activation_bytes"),
-    comm: ("time", "tiered_seconds", "tiered_all_to_all", "tiered_send"),
+    comm: ("bandwidths", "bus_factor", "wire_seconds", "time", "tiered_seconds",
+           "tiered_all_to_all", "tiered_send"),
     cost: ("step_time", "memory", "training_parts", "prefill_parts", "decode_parts",
-           "collective_time", "dollars", "dollars_per_million"),
+           "collective_time", "dollars", "dollars_per_million", "roofline"),
     plan: ("plan", "plan_serving", "compare", "fits", "scaling"),
     cluster: ("train", "serve", "faults", "settings", "best_interval", "expected_goodput",
-              "mean_time_between"),
+              "mean_time_between", "ring_share"),
 }  # fmt: skip
-UNITS = r"seconds?|bytes|flops|dollars|parameters|share of time|hours|machines|\$|MTBF|latencies"
+UNITS = r"seconds?|bytes|flops|dollars|parameters|share of|hours|\$"
 
 
 ALL = [f"{room.__name__}.{name}" for room, names in NUMBERS.items() for name in names]
