@@ -22,7 +22,7 @@ from opentrn.dropin.names import install
 NO_SCRIPT = declare(
     "dropin.script",
     "The script to run does not exist, or is not a file.",
-    rule="`opentrn run` takes a Python file, or `-m` and the name of a module",
+    rule="a script is a Python file; `opentrn run` also takes `-m` and the name of a module",
     fix="check the path; it is read relative to the current directory",
 )
 NO_MODULE = declare(

@@ -116,7 +116,9 @@ def test_an_unknown_command_or_option_before_it(opentrn):
 def test_a_file_that_is_not_there_is_a_wrong_command_line(opentrn, arguments):
     result = opentrn(*arguments)
     assert result.status == 2
-    assert five(result.err)[1].startswith("  at    command line:1: opentrn ")
+    lines = five(result.err)
+    assert lines[1].startswith("  at    command line:1: opentrn ")
+    assert not lines[2].startswith("  rule  `opentrn ")  # of another command
 
 
 def test_a_value_that_is_none_is_told_with_what_the_option_is_for(opentrn):
