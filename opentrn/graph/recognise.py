@@ -59,6 +59,67 @@ def _close(value: Value, wanted: float) -> bool:
     return found is not None and math.isclose(found, wanted, rel_tol=1e-6)
 
 
+class FindGelu(Rule):
+    """x · ½·(1 + tanh(√(2/π)·(x + 0.044715·x³))) → gelu(x), as JAX spells it"""
+
+    private = True
+
+    def find(p: PatternBuilder, x: Pattern) -> Pattern:
+        inner = x + p.splat("share") * (x * x * x)
+        return x * (p.splat("half") * (p.splat("one") + p.tanh(p.splat("root") * inner)))
+
+    def when(half: Value, one: Value, root: Value, share: Value) -> bool | no:
+        return _numbers_of_gelu(half, one, root, share)
+
+    def make(g: Builder, x: Value) -> Value:
+        return g.gelu(x, approximate=True)
+
+    def _spelled(g: Builder, half: float, share: float) -> Value:
+        x = g.input("x", (4, 50))
+        inner = x + x * x * x * share
+        return x * ((g.tanh(inner * math.sqrt(2 / math.pi)) + 1.0) * half)
+
+    def sample(g: Builder) -> Value:
+        return FindGelu._spelled(g, 0.5, 0.044715)
+
+    def refuse(g: Builder) -> tuple[Value, ...]:
+        return FindGelu._spelled(g, 1.0, 0.044715), FindGelu._spelled(g, 0.5, 0.045)
+
+
+class FindGeluOfPower(Rule):
+    """½·x · (1 + tanh(√(2/π)·(x + 0.044715·x³))) → gelu(x), as TensorFlow spells it"""
+
+    private = True
+
+    def find(p: PatternBuilder, x: Pattern) -> Pattern:
+        inner = x + p.splat("share") * p.power(x, p.splat("three"))
+        return p.splat("half") * x * (p.splat("one") + p.tanh(p.splat("root") * inner))
+
+    def when(half: Value, one: Value, root: Value, share: Value, three: Value) -> bool | no:
+        known = _numbers_of_gelu(half, one, root, share)
+        return known if splat_of(three) == 3.0 else no("it is not the third power")
+
+    def make(g: Builder, x: Value) -> Value:
+        return g.gelu(x, approximate=True)
+
+    def _spelled(g: Builder, power: float) -> Value:
+        x = g.input("x", (4, 50))
+        inner = x + g.power(x, g.like(x, power)) * 0.044715
+        return x * 0.5 * (g.tanh(inner * math.sqrt(2 / math.pi)) + 1.0)
+
+    def sample(g: Builder) -> Value:
+        return FindGeluOfPower._spelled(g, 3.0)
+
+    def refuse(g: Builder) -> Value:
+        return FindGeluOfPower._spelled(g, 2.0)
+
+
+def _numbers_of_gelu(half: Value, one: Value, root: Value, share: Value) -> bool | no:
+    wanted = (0.5, 1.0, math.sqrt(2 / math.pi), 0.044715)
+    known = all(map(_close, (half, one, root, share), wanted))
+    return known or no("its numbers are not those of GELU")
+
+
 class FindSoftmax(Rule):
     """exp(x - max x) / Σ exp(x - max x) → softmax(x), as JAX and TensorFlow spell it"""
 
@@ -367,8 +428,8 @@ def _repeats_heads(x: Value, spread: Value, q: Value) -> bool:
 
 
 RECOGNISE = (
-    FindLogistic, FindSilu, FindSoftmax, FindRmsNorm, NarrowRmsNorm, WeighRmsNorm,
-    FindMaskedAttention, FindAttention,
+    FindLogistic, FindSilu, FindGelu, FindGeluOfPower, FindSoftmax, FindRmsNorm, NarrowRmsNorm,
+    WeighRmsNorm, FindMaskedAttention, FindAttention,
 )
 
 # For back ends whose attention takes `causal` and fewer key heads than query heads.

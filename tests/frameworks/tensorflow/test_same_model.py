@@ -1,6 +1,7 @@
 """One network written in torch, JAX and TensorFlow: the same work, the same numbers, the same time
 on the chip."""
 
+import functools
 import math
 import warnings
 
@@ -111,38 +112,47 @@ def test_cleaned_the_graphs_are_one(graphs):
 
 
 class Gated(torch.nn.Module):
-    """What Llama has between its attentions, with SiLU."""
+    """What Llama has between its attentions, with an activation for the gate."""
 
-    def __init__(self):
+    def __init__(self, gate):
         super().__init__()
+        self.gate = gate
         for name in ("up", "down"):
             self.register_buffer(name, torch.tensor(WEIGHTS[name]))
 
     def forward(self, x):
-        return (torch.nn.functional.silu(x @ self.up) * torch.relu(x @ self.up)) @ self.down
+        return (self.gate(x @ self.up) * torch.relu(x @ self.up)) @ self.down
 
 
-def gated_in_jax(x):
-    hidden = x @ WEIGHTS["up"]
-    return (jax.nn.silu(hidden) * jax.nn.relu(hidden)) @ WEIGHTS["down"]
+def gated(gate, relu):
+    def layer(x):
+        hidden = x @ WEIGHTS["up"]
+        return (gate(hidden) * relu(hidden)) @ WEIGHTS["down"]
+    return layer
 
 
-def gated_in_tensorflow(x):
-    hidden = x @ WEIGHTS["up"]
-    return (tf.nn.silu(hidden) * tf.nn.relu(hidden)) @ WEIGHTS["down"]
+GATES = {
+    "silu": (torch.nn.functional.silu, jax.nn.silu, tf.nn.silu),
+    "logistic": (torch.sigmoid, jax.nn.sigmoid, tf.sigmoid),
+    "gelu": (functools.partial(torch.nn.functional.gelu, approximate="tanh"), jax.nn.gelu,
+             functools.partial(tf.nn.gelu, approximate=True)),
+}  # fmt: skip
 
 
-def test_a_gated_layer_is_one_graph_too():
+@pytest.mark.parametrize("gate", GATES)
+def test_a_gated_layer_is_one_graph_too(gate):
     from opentrn.frameworks.jax import from_jax
 
+    in_torch, of_jax, of_tensorflow = GATES[gate]
+    spec = tf.TensorSpec(X.shape)
     made = (
-        from_torch(Gated(), (torch.tensor(X),)),
-        from_jax(gated_in_jax, jax.ShapeDtypeStruct(X.shape, X.dtype)),
-        neuron.from_tensorflow(tf.function(gated_in_tensorflow), (tf.TensorSpec(X.shape),)),
+        from_torch(Gated(in_torch), (torch.tensor(X),)),
+        from_jax(gated(of_jax, jax.nn.relu), jax.ShapeDtypeStruct(X.shape, X.dtype)),
+        neuron.from_tensorflow(tf.function(gated(of_tensorflow, tf.nn.relu)), (spec,)),
     )
     first, *others = map(cleaned, made)
     assert others == [first, first]
-    assert [op for op, *_ in first].count("silu") == 1
+    assert [op for op, *_ in first].count(gate) == 1
 
 
 def test_the_program_and_its_time_are_the_same(graphs):
