@@ -86,14 +86,17 @@ def _batch(job: Training, wanted: Wanted, legal: Degrees, devices: int) -> tuple
 
 
 def illegal(
-    m: Model, job: Training, wanted: Wanted, legal: Degrees, where: Platform, count: int
+    m: Model, job: Training, wanted: Wanted, allowed: list[tuple[Platform, Degrees]], count: int
 ) -> LimitError:
     """The refusal of a request without a legal split: what is in the way, and the nearest to it.
 
-    `legal` are the degrees of `count` machines of `where`.
+    `allowed` has the degrees of `count` machines for each size of their logical cores; told is of
+    the first that allows each degree asked for by itself, else of the first.
     """
+    whys = [refused(m, wanted, count * where.devices, legal) for where, legal in allowed]
+    why = "" if "" in whys else whys[0]
+    where, legal = allowed[whys.index(why)]
     devices = count * where.devices
-    why = refused(m, wanted, devices, legal)
     fix = f"legal: {said(legal)}; dp x micro-batch must divide the batch"
     if not why and (near := _together(m, job, wanted, legal, devices)):
         why, fix = "the degrees asked for do not go together", near

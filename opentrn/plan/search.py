@@ -252,20 +252,20 @@ def plan(
     `wanted` fixes degrees (`{"tp": 8}`); `limits` are a deadline and a budget, `prices` is a file
     of yours. Step times are seconds, memory bytes of one device, cost dollars. Raises CapacityError
     `plan.memory` and LimitError `plan.limit`, both with the nearest that would do, UsageError
-    `plan.request`, and the errors of `model`, `platform` and prices. Source: `cost.step_time`,
-    `cost.memory`, prices in opentrn/hw/prices.
+    `plan.request`, and errors of `model`, `platform`, prices. Source: `cost`, opentrn/hw/prices.
     """
     m = model(what)
     _checked(count, tokens, keep)
     platforms = _platforms(target, lnc)
     job, assumed = _job(m, batch, sequence, count * platforms[0].devices, optimizer=optimizer,
                         dtype=dtype, attention=attention)  # fmt: skip
-    asked, found = _wanted(wanted), []
+    asked, found, allowed = _wanted(wanted), [], []
     for where in platforms:
         legal = degrees(m, count * where.devices, domain(where), job.sequence)
         found.append(search(m, where, job, legal, count * where.devices, asked))
+        allowed.append((where, legal))
     if not any(f.legal for f in found):
-        raise illegal(m, job, asked, legal, where, count)
+        raise illegal(m, job, asked, allowed, count)
     if not any(f.fitting for f in found):
         raise _no_fit(m, target, count, found, _fits_on(m, job, asked, lnc))
     steps = tokens / (job.batch * job.sequence) if tokens else None

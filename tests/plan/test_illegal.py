@@ -11,7 +11,7 @@ from opentrn.plan import fits, plan, plan_serving
 @pytest.mark.parametrize(("model", "wanted", "told"), [
     ("llama-3.1-8b", {"micro_batch": 128}, "tried up to 64"),
     ("llama-3.1-8b", {"cp": 64}, "at least 4,096 tokens"),
-    ("llama-3.1-8b", {"dp": 5}, "over 128 devices .LNC 1. .* dp 5 does not divide 128 devices"),
+    ("llama-3.1-8b", {"dp": 5}, "over 64 devices .LNC 2. .* dp 5 does not divide 64 devices"),
     ("mixtral-8x7b", {"ep": 3}, "does not divide 8 experts"),
     ("mixtral-8x7b", {"tp": 64, "ep": 8}, "32 heads do not divide by 64"),
 ])  # fmt: skip
@@ -54,6 +54,13 @@ def test_a_batch_that_divides_nowhere_gets_one_that_does(count):
         plan("llama-3.1-8b", "trn2.48xlarge", count, batch=512)
     batch = int(re.search(r"batch of ([0-9,]+)", caught.value.fix)[1].replace(",", ""))
     assert plan("llama-3.1-8b", "trn2.48xlarge", count, batch=batch, lnc=2).best.step.fits
+
+
+def test_the_batch_that_is_named_is_the_nearest_of_all():
+    # The fewest replicas: 64 x 10^12 cores of LNC 2 by tensor 32 x context 2 x pipeline 32.
+    with pytest.raises(LimitError) as caught:
+        plan("llama-3.1-8b", "trn2.48xlarge", 10**12, batch=512)
+    assert caught.value.fix == f"a batch of {64 * 10**12 // (32 * 2 * 32):,}, or fewer machines"
 
 
 def test_an_enormous_batch_takes_no_time():
