@@ -11,6 +11,7 @@ import dis
 import sys
 from collections import namedtuple
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import MISSING
 from enum import Enum, EnumType
 from functools import cached_property, lru_cache, partial
 from itertools import takewhile
@@ -43,6 +44,7 @@ FROM_OUTSIDE = frozenset((
     "savetxt", "savez", "savez_compressed", "lib", "testing", "ctypeslib", "errstate", "geterr",
     "seterr", "geterrcall", "seterrcall", "getbufsize", "setbufsize", "get_printoptions",
     "set_printoptions", "printoptions", "show_config", "show_runtime", "info",
+    "datetime64",
 ))  # fmt: skip
 PURE_BUILTINS = frozenset((
     "abs", "all", "any", "bool", "bytes", "callable", "chr", "complex", "dict", "divmod",
@@ -60,9 +62,11 @@ _FORMAL = frozenset((
 _PLAIN = frozenset((
     int, float, bool, str, bytes, complex, NoneType, EllipsisType, range, DType,
 ))  # fmt: skip
+# Of these, equal ones differ: 0.0 and -0.0, range(0, 3, 2) and range(0, 4, 2).
+_LOOSE = frozenset((float, complex, range))
 _THEMSELVES = (FunctionType, type, EnumType, DType, np.ufunc)
-# More than this is not read at every launch: bytes of an array, values.
-LARGEST_ARRAY, MOST = 1 << 16, 2_000
+# More than this is not read at every launch: bytes of arrays together, values.
+LARGEST_ARRAYS, MOST = 1 << 16, 2_000
 _GLOBALS = (
     "LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS", "STORE_GLOBAL", "DELETE_GLOBAL",
 )  # fmt: skip
@@ -73,6 +77,8 @@ _ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD")
 # Where a value is used as it is, and nobody knows which of its names are read.
 AS_VALUE = frozenset([()])
 _MISSING = object()
+# The flag of classes that Python code made: Py_TPFLAGS_HEAPTYPE of CPython's object.h.
+_MADE = 1 << 9
 # What a named tuple's class has for each field: it says the place.
 _TUPLE_FIELD = type(namedtuple("_One", "field").field)
 
@@ -135,7 +141,7 @@ class _Reader:
 
     def __init__(self):
         self.met: dict[Any, int] = {}
-        self.left = MOST
+        self.left, self.bytes = MOST, LARGEST_ARRAYS
 
     def of(self, value: Any, ways: Collection[tuple[str, ...]] = AS_VALUE) -> Any:
         """The key of any value; `ways` are those by which the reading code goes on from it."""
@@ -143,7 +149,7 @@ class _Reader:
         if not self.left:
             raise Opaque("too many things")
         kind = type(value)
-        if kind in _PLAIN and kind is not float:
+        if kind in _PLAIN and kind not in _LOOSE:
             return kind, value
         if isinstance(value, ModuleType):
             return self._module(value, ways)
@@ -163,18 +169,26 @@ class _Reader:
     def _dict(self, values: dict) -> tuple:
         return dict, tuple([(self.of(key), self.of(one)) for key, one in values.items()])
 
-    def _slice(self, value: slice) -> tuple:
-        return slice, self.of(value.start), self.of(value.stop), self.of(value.step)
+    def _steps(self, value: slice | range) -> tuple:
+        return type(value), self.of(value.start), self.of(value.stop), self.of(value.step)
 
     def _array(self, value: np.ndarray) -> tuple:
-        if value.nbytes > LARGEST_ARRAY or value.dtype.hasobject:
-            raise Opaque("a large array")
-        return np.ndarray, value.dtype, value.shape, value.tobytes()
+        self.bytes -= value.nbytes
+        if self.bytes < 0:
+            raise Opaque("large arrays")
+        held = value
+        while isinstance(held.base, np.ndarray):  # what it is a view of, and from where on
+            held = held.base
+        place = self._number_of(held), _address(value) - _address(held)
+        return self._dtype(value.dtype), value.shape, value.strides, place, value.tobytes()
 
     def _number(self, value: np.generic) -> tuple:
-        if value.dtype.hasobject:
-            raise Opaque("an object of NumPy")
-        return type(value), value.dtype, value.tobytes()
+        return type(value), self._dtype(value.dtype), value.tobytes()
+
+    def _dtype(self, value: np.dtype) -> tuple:
+        if value.hasobject or value.metadata is not None:
+            raise Opaque(f"what {value} holds besides numbers")
+        return np.dtype, value
 
     # ------------------------------------------------------------ code
 
@@ -184,6 +198,10 @@ class _Reader:
         if known is None:
             self.met[id(value)] = len(self.met)
         return known
+
+    def _number_of(self, value: Any) -> int:
+        """The number of something two names may share: writing by one shows by the other."""
+        return self.met.setdefault(id(value), len(self.met))
 
     def _function(self, function: FunctionType) -> Any:
         known = self._entered(function)
@@ -221,7 +239,8 @@ class _Reader:
             except ValueError:
                 found.append("empty")
                 continue
-            found.append(self.of(held, code.enclosing.get(name, AS_VALUE)))
+            ways = code.enclosing.get(name, AS_VALUE)
+            found.append((self._number_of(cell), self.of(held, ways)))
         return tuple(found)
 
     def _global(self, function: FunctionType, name: str, ways: Collection) -> Any:
@@ -293,9 +312,13 @@ class _Reader:
     def _itself(self, kind: type) -> bool:
         """Whether a class is known by its name."""
         home = kind.__module__
-        return _settled(home) or home == "builtins" or home.lstrip("_") in PURE_MODULES
+        if home == "builtins":  # as is said too of what is made where no module has a name
+            return not kind.__flags__ & _MADE
+        return _settled(home) or home.lstrip("_") in PURE_MODULES
 
     def _class(self, kind: type) -> Any:
+        if kind.__module__ == "numpy" and kind.__name__ in FROM_OUTSIDE:
+            raise Opaque(kind.__name__)
         if self._itself(kind):
             return kind
         known = self._entered(kind)
@@ -311,8 +334,14 @@ class _Reader:
         return kind.__qualname__, bases, (*self._members(kind),)
 
     def _members(self, kind: type) -> Iterator[tuple]:
+        for one in vars(kind).get("__dataclass_fields__", {}).values():
+            given = one.default, one.default_factory
+            yield one.name, tuple([self.of(g) for g in given if g is not MISSING])
         for name, value in vars(kind).items():
-            if name in _FORMAL or _generated(kind, value):
+            if name in _FORMAL:
+                continue
+            if _generated(kind, value):
+                yield name, value.__code__
                 continue
             if isinstance(value, MemberDescriptorType) and "__slots__" in vars(kind):
                 continue
@@ -342,7 +371,8 @@ class _Reader:
 
     def _enum(self, value: Enum) -> tuple:
         kind = type(value)
-        return self._class(kind), value if _settled(kind.__module__) else value.name
+        held = value if _settled(kind.__module__) else (value.name, self.of(value._value_))
+        return self._class(kind), held
 
     def _instance(self, value: Any) -> Any:
         """An object with fields, of classes that can be read, or one of ours.
@@ -387,7 +417,12 @@ def _generated(kind: type, value: Any) -> bool:
     if "__dataclass_fields__" not in vars(kind) or not isinstance(value, FunctionType):
         return False
     home = value.__globals__.get("__name__")
-    return home in ("dataclasses", "reprlib") or value.__code__.co_filename == "<string>"
+    written = value.__code__.co_qualname.startswith("__create_fn__.")
+    return home in ("dataclasses", "reprlib") or written
+
+
+def _address(array: np.ndarray) -> int:
+    return array.__array_interface__["data"][0]
 
 
 def _home(value: Any) -> str:
@@ -402,15 +437,17 @@ def _is_error(value: Any) -> bool:
 
 _READ: dict[type, Callable[[_Reader, Any], Any]] = {
     float: lambda _, value: (float, value.hex()),
+    complex: lambda _, value: (complex, value.real.hex(), value.imag.hex()),
     tuple: _Reader._many,
     list: _Reader._many,
     dict: _Reader._dict,
     set: _Reader._many,
     frozenset: _Reader._many,
-    slice: _Reader._slice,
+    slice: _Reader._steps,
+    range: _Reader._steps,
     np.ndarray: _Reader._array,
     np.generic: _Reader._number,
-    np.dtype: lambda _, value: (np.dtype, value),
+    np.dtype: _Reader._dtype,
     FunctionType: _Reader._function,
     BuiltinFunctionType: _Reader._builtin,
     MethodType: _Reader._method,

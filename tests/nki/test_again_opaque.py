@@ -2,19 +2,21 @@
 
 import collections
 import contextlib
+import enum
 import functools
 import itertools
 import operator
 import random
 import time
 import types
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
 
 from opentrn import nki
 from opentrn.base import numerics
-from opentrn.nki import again
+from opentrn.nki import again, reads
 from opentrn.nki import isa as nisa
 from opentrn.nki import language as nl
 from tests.nki.test_again import X, launched, module, stored
@@ -143,10 +145,11 @@ class Reading:
 
     def sequence(self):
         """What six launches add."""
+        read = self.read  # alone: what changes it is nothing the kernel sees
 
         @nki.jit
         def kernel(x, given):
-            return stored(nl.add(nl.load(x), float(self.read(given) if given else self.read())))
+            return stored(nl.add(nl.load(x), float(read(given) if given else read())))
 
         found = []
         for _ in range(6):
@@ -235,6 +238,127 @@ def test_hidden_state_gives_what_traced_launches_give(what, replays):
             found.append(hidden_states()[what].sequence())
     assert found[0] == found[1]
     assert len(set(found[0])) > 1, "the state must change for this to show anything"
+
+
+@dataclass
+class Made:
+    """Its default is made anew by every call of the class."""
+
+    v: float = field(default_factory=lambda: module.v)
+
+
+class Bits(enum.IntFlag):
+    ONE = 1
+
+
+WRITTEN: dict = {"dataclass": dataclass, "module": module}
+exec("@dataclass\nclass Typed:\n    w: int = 0\n    def get(self): return module.v", WRITTEN)
+exec("from numpy import datetime64, memmap", WRITTEN)
+
+
+def _with_default(value):
+    @dataclass(slots=True)
+    class Again:
+        v: float = value
+
+    return Again
+
+
+def _shared():
+    held = 1.0
+
+    def add(more):
+        nonlocal held
+        held += more
+
+    return add, lambda: held
+
+
+def alike_states():
+    """States that are equal in Python, or hidden in what a library wrote, and not the same."""
+    held = {"range": range(0, 3, 2), "zero": 0j, "flag": Bits(8), "class": _with_default(1.0)}
+    held["dtype"] = np.dtype("f4", metadata={"v": 0.0})
+    held["order"] = np.arange(6.0).reshape(2, 3)
+    typed = WRITTEN["Typed"]
+    whole, (add, get), (_, other) = np.ones(2), _shared(), _shared()
+    pair, gets = [whole[:1], whole[1:]], [get]
+    others = itertools.cycle([whole[:1], whole[1:]])
+
+    def turned():
+        return np.array(held["order"], order="CF"[held["order"].flags.c_contiguous])
+
+    def other_view():
+        pair[1] = next(others)
+
+    def put(name, new):
+        return lambda: held.update({name: new()})
+
+    def through_pair():
+        pair[0][0] += 2
+        found = float(pair[1][0])
+        pair[0][0] -= 2
+        return found
+
+    def through_cell():
+        add(2.0)
+        found = gets[0]()
+        add(-2.0)
+        return found
+
+    return {
+        "range": Reading(
+            lambda: held["range"].stop, put("range", lambda: range(0, 7 - held["range"].stop, 2))
+        ),
+        "sign of zero": Reading(
+            lambda: str(held["zero"]).count("-"), put("zero", lambda: -held["zero"])
+        ),
+        "flag": Reading(
+            lambda: held["flag"]._value_, put("flag", lambda: Bits(held["flag"]._value_ * 2))
+        ),
+        "metadata": Reading(
+            lambda: held["dtype"].metadata["v"],
+            put("dtype", lambda: np.dtype("f4", metadata={"v": held["dtype"].metadata["v"] + 1})),
+        ),
+        "order": Reading(
+            lambda: held["order"].ravel(order="K")[1],
+            put("order", turned),
+        ),
+        "views of one array": Reading(through_pair, other_view),
+        "one variable": Reading(
+            through_cell, lambda: gets.__setitem__(0, other if gets[0] is get else get)
+        ),
+        "default made anew": Reading(lambda: Made().v, bumped),
+        "default of a slot": Reading(
+            lambda: held["class"]().v, put("class", lambda: _with_default(held["class"]().v + 1))
+        ),
+        "method of a typed class": Reading(lambda: typed().get(), bumped),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("what", [*alike_states()])
+def test_what_is_equal_and_not_the_same_gives_what_traced_launches_give(what):
+    found = []
+    for way in (again.tracing, contextlib.nullcontext):
+        module.v = 0.0
+        with way():
+            found.append(alike_states()[what].sequence())
+    assert found[0] == found[1]
+    assert len(set(found[0])) > 1, "the state must change for this to show anything"
+
+
+@pytest.mark.parametrize("name", ["datetime64", "memmap"])
+def test_a_clock_or_a_file_is_not_read_by_its_bare_name(name):
+    bare = WRITTEN[name]
+    with pytest.raises(reads.Opaque, match=name):
+        reads.key_of(lambda: bare, ())
+
+
+def test_arrays_are_read_up_to_so_many_bytes_together():
+    tables = [np.zeros(reads.LARGEST_ARRAYS // 16) for _ in range(2)]
+    assert reads.key_of(lambda: tables, ())
+    tables.append(np.zeros(1))
+    with pytest.raises(reads.Opaque, match="large"):
+        reads.key_of(lambda: tables, ())
 
 
 def test_rounding_by_chance_draws_at_every_launch(replays):
