@@ -107,7 +107,7 @@ def _described(value: Any, given: list) -> Any:
             raise Opaque("an array without a shape") from None
     if isinstance(value, list | tuple):
         parts = [_described(one, given) for one in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+        return arrays.rebuilt(value, parts)
     if isinstance(value, dict):
         return {name: _described(one, given) for name, one in value.items()}
     return value
@@ -238,14 +238,14 @@ def _fixed(node: Any) -> bool:
 def _emptied(outputs: Any) -> Any:
     """The shape of what a kernel returned, without the arrays."""
     if isinstance(outputs, list | tuple):
-        return type(outputs)([_emptied(one) for one in outputs])
+        return arrays.rebuilt(outputs, [_emptied(one) for one in outputs])
     return None if outputs is None else _VALUE
 
 
 def _filled(places: Any, made: Iterator[np.ndarray], like: str) -> Any:
     """The arrays in the places they came from, in the caller's kind."""
     if isinstance(places, list | tuple):
-        return type(places)([_filled(one, made, like) for one in places])
+        return arrays.rebuilt(places, [_filled(one, made, like) for one in places])
     return None if places is None else arrays.from_numpy(next(made), like)
 
 

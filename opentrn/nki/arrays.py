@@ -132,6 +132,12 @@ def from_numpy(array: np.ndarray, like: str) -> Any:
         return torch.from_numpy(bits).view(getattr(torch, name))
 
 
+def rebuilt(container: list | tuple, parts: Iterable[Any]) -> Any:
+    """A list or (named) tuple of the same kind, with these parts."""
+    kind = type(container)
+    return kind(*parts) if hasattr(container, "_fields") else kind(parts)
+
+
 def argument(session: Session, name: str, value: Any) -> Any:
     """The kernel's view of one argument: arrays become input tensors, containers are walked."""
     if is_array(value):
@@ -142,7 +148,7 @@ def argument(session: Session, name: str, value: Any) -> Any:
         return made
     if isinstance(value, list | tuple):
         parts = [argument(session, f"{name}_{n}", v) for n, v in enumerate(value)]
-        return type(value)(parts) if not hasattr(value, "_fields") else type(value)(*parts)
+        return rebuilt(value, parts)
     if isinstance(value, dict):
         return {k: argument(session, f"{name}_{k}", v) for k, v in value.items()}
     return value

@@ -95,8 +95,8 @@ def shaped(value: Any) -> Any:
     """Arrays as Shaped, strings that read as one too; containers are walked."""
     if arrays.is_array(value):
         return Shaped(as_dtype(value.dtype), tuple(value.shape) or (1,))
-    if type(value) in (list, tuple):
-        return type(value)(shaped(one) for one in value)
+    if isinstance(value, list | tuple):
+        return arrays.rebuilt(value, [shaped(one) for one in value])
     if type(value) is dict:
         return {key: shaped(one) for key, one in value.items()}
     if type(value) is str and "[" in value:

@@ -14,7 +14,7 @@ from typing import Any
 from opentrn.base import NotBuiltError, OrderError, TrnError, UsageError, Where, declare
 from opentrn.isa import Buffer, Builder, Instruction, Program, View
 from opentrn.nki import exchange
-from opentrn.nki.arrays import whole
+from opentrn.nki.arrays import rebuilt, whole
 from opentrn.nki.check_arguments import Shaped
 from opentrn.nki.cores import Crew, Member
 from opentrn.nki.session import Session, entered, new_machine
@@ -160,8 +160,8 @@ def opened(session: Session, name: str, value: Any) -> Any:
         made = session.buffer("hbm", value.shape, value.dtype, name=name, kind="input")
         session.builder.inputs.append(made)
         return whole(session, made, MemoryRegion.shared_hbm)
-    if type(value) in (list, tuple):
-        return type(value)(opened(session, f"{name}_{n}", v) for n, v in enumerate(value))
+    if isinstance(value, list | tuple):
+        return rebuilt(value, [opened(session, f"{name}_{n}", v) for n, v in enumerate(value)])
     if type(value) is dict:
         return {key: opened(session, f"{name}_{key}", v) for key, v in value.items()}
     return value

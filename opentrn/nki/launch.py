@@ -85,7 +85,7 @@ def results(session: Session, result: Any, like: str) -> Any:
     if result is None:
         return None
     if isinstance(result, list | tuple):
-        return type(result)(results(session, r, like) for r in result)
+        return arrays.rebuilt(result, [results(session, r, like) for r in result])
     if not isinstance(result, NkiTensor):
         raise UsageError(
             f"the kernel returned a {type(result).__name__}",

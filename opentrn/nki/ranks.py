@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from opentrn.base import UsageError, declare
+from opentrn.nki.arrays import rebuilt
 from opentrn.nki.cores import launch
 from opentrn.nki.exchange import World
 from opentrn.nki.jit import AnyKernel, Kernel, bind, jit, run
@@ -42,8 +43,8 @@ def _at(value: Any, rank: int, ranks: int) -> Any:
                 fix=f"pass {ranks} values, or run on {len(value.values)} ranks",
             )
         return value.values[rank]
-    if type(value) in (list, tuple):
-        return type(value)(_at(one, rank, ranks) for one in value)
+    if isinstance(value, list | tuple):
+        return rebuilt(value, [_at(one, rank, ranks) for one in value])
     if type(value) is dict:
         return {key: _at(one, rank, ranks) for key, one in value.items()}
     return value

@@ -7,6 +7,7 @@ from typing import Any
 
 from opentrn.base import Bug
 from opentrn.isa import Buffer, Builder, Program, View
+from opentrn.nki.arrays import rebuilt
 from opentrn.nki.jit import jit
 from opentrn.nki.one_core import take_turns
 from opentrn.nki.session import Session, entered, new_machine
@@ -67,7 +68,7 @@ def _open(session: Session, parameters: list[Buffer], value: Any) -> Any:
         view = View(made, value.offset, value.steps, value.dtype)
         return NkiTensor(view, Handle(session.machine, made, MemoryRegion.shared_hbm))
     if isinstance(value, list | tuple):
-        return type(value)(_open(session, parameters, v) for v in value)
+        return rebuilt(value, [_open(session, parameters, v) for v in value])
     return value
 
 

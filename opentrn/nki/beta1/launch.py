@@ -222,7 +222,7 @@ def own(value: Any) -> Any:
         return Tensor.of(value)
     if isinstance(value, list | tuple):
         parts = [own(v) for v in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+        return arrays.rebuilt(value, parts)
     if isinstance(value, dict):
         return {k: own(v) for k, v in value.items()}
     return value
@@ -235,7 +235,7 @@ def plain(session: OlderSession, value: Any) -> Any:
     if isinstance(value, Blocks):
         value.settle()
     if isinstance(value, list | tuple):
-        return type(value)(plain(session, v) for v in value)
+        return arrays.rebuilt(value, [plain(session, v) for v in value])
     return value
 
 

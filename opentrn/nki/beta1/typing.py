@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from opentrn.base import dtype as as_dtype
+from opentrn.nki.arrays import rebuilt
 
 
 class tensor:
@@ -38,7 +39,7 @@ def filled(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: filled(one) for key, one in value.items()}
     if isinstance(value, tuple):
-        return tuple([filled(one) for one in value])
+        return rebuilt(value, [filled(one) for one in value])
     if not (isinstance(value, type) and issubclass(value, tensor)):
         return value
     shape, kind = value.sizes
