@@ -3,8 +3,9 @@
 import pytest
 
 from opentrn.base import FactError, UnknownNameError, UsageError
-from opentrn.hw import prices
+from opentrn.hw import best_price, instances, price, prices
 from opentrn.plan import compare, plan, plan_serving
+from opentrn.plan.price import find_price
 
 ROW = """[[price]]
 {machine}basis = "on-demand"
@@ -66,6 +67,18 @@ def test_a_region_alone_takes_the_first_basis_there(tmp_path):
     assert "capacity-block (us-east-2)" in one.value.fix
     with pytest.raises(UnknownNameError, match="no price basis"):
         plan("llama-3.1-8b", "p5", 1, basis="monthly")
+
+
+def test_a_plan_takes_the_price_that_hw_gives():
+    seen = 0
+    for name in instances():
+        listed = prices(name)
+        assert find_price(name) == (best_price(name) if listed else None)
+        for one in listed:
+            for region in (None, one.region):
+                assert find_price(name, one.basis, region) == price(name, one.basis, region)
+                seen += 1
+    assert seen > 20
 
 
 def test_a_machine_without_a_price_says_what_to_do():
