@@ -12,6 +12,7 @@ import functools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 import numpy as np
 
@@ -133,13 +134,9 @@ def _blocks(x: np.ndarray, dst: np.ndarray, do, *more) -> None:
 # ---- how things are rounded ----------------------------------------------------------------------
 
 
-class _Mode(threading.local):
-    """The mode of a thread: what draws random words while floats are rounded by chance, or None."""
-
-    draw: Callable[[int], np.ndarray] | None = None
-
-
-MODE = _Mode()
+DRAW: ContextVar[Callable[[int], np.ndarray] | None] = ContextVar("DRAW", default=None)
+"""What draws random words while floats are rounded by chance, or None; the threads of a program's
+cores have it from the caller's context (`sim.lockstep`)."""
 
 
 @contextmanager
@@ -149,11 +146,11 @@ def stochastic(draw: Callable[[int], np.ndarray] | None) -> Iterator[None]:
     `draw(n)` gives n random words, uint32.  The Neuron runtime has this as a mode of the device for
     casts to float16, bfloat16, fp8 and tf32 (NEURON_RT_STOCHASTIC_ROUNDING_EN).
     """
-    before, MODE.draw = MODE.draw, draw
+    before = DRAW.set(draw)
     try:
         yield
     finally:
-        MODE.draw = before
+        DRAW.reset(before)
 
 
 # ---- float32 values to the values of another type ------------------------------------------------
@@ -226,8 +223,9 @@ def _fix_specials(a: np.ndarray, sign: np.ndarray, to: DType) -> None:
 
 def _round_float(x: np.ndarray, dst: np.ndarray, to: DType) -> None:
     """Write float32 `x` rounded to the float type `to` into the float32 array `dst`."""
-    if MODE.draw is not None and to.kind == "float" and to.mantissa < 23:
-        np.copyto(dst, stochastic_round(x, to, MODE.draw(x.size).reshape(x.shape)))
+    draw = DRAW.get()
+    if draw is not None and to.kind == "float" and to.mantissa < 23:
+        np.copyto(dst, stochastic_round(x, to, draw(x.size).reshape(x.shape)))
     else:
         _round_nearest(x, dst, to)
 
@@ -423,7 +421,7 @@ def encode(
         return x
     if dtype is float16:
         with np.errstate(all="ignore"):
-            return (x if MODE.draw is None else round_to(x, dtype)).astype(np.float16)
+            return (x if DRAW.get() is None else round_to(x, dtype)).astype(np.float16)
     if dtype in _BYTES:
         tops = np.right_shift(round_to(x, dtype).view(_U32), np.uint32(16))
         return np.take(_encoding(dtype), tops, mode="clip").view(dtype.storage)

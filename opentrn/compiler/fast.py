@@ -89,7 +89,7 @@ class Fast:
 
     def __call__(self, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The outputs for the arrays of the inputs, in order."""
-        if numerics.MODE.draw is not None and self.library is not None:
+        if numerics.DRAW.get() is not None and self.library is not None:
             return self.plain(arrays)  # PyTorch's kernels round to nearest only
         held = dict(self.known)
         for value, array in zip(self.graph.inputs, arrays, strict=True):

@@ -81,7 +81,7 @@ def launch_of(
 ) -> Launch | None:
     """The launch, or None when nobody can say whether another one is like it."""
     strict = strict_now()
-    by_chance = numerics.MODE.draw is not None
+    by_chance = numerics.DRAW.get() is not None
     if _TRACING.get() or looked_at() or by_chance or not strict.precise:
         return None
     given: list = []

@@ -81,7 +81,7 @@ def test_explain_a_declared_code(opentrn):
     lines = result.out.splitlines()
     assert lines[0] == "dropin.script"
     assert lines[1] == "  The script to run does not exist, or is not a file."
-    assert lines[2].startswith("  rule  `opentrn run` takes a Python file")
+    assert lines[2].startswith("  rule  a script is a Python file")
     assert lines[3].startswith("  fix   check the path")
     told = json.loads(opentrn("explain", "--json", "dropin.script").out)
     assert [each["code"] for each in told] == ["dropin.script"]

@@ -154,3 +154,29 @@ def test_values_that_mean_nothing_are_refused(monkeypatch, name, told):
     with pytest.raises(UsageError, match=told) as error:
         nki.told_rounding()
     assert error.value.code == "nki.rounding"
+
+
+@nki.jit
+def halves(x):
+    """x as bfloat16, half of the columns by each core."""
+    out = nki.language.ndarray(x.shape, nki.language.bfloat16, buffer=nki.language.shared_hbm)
+    width = x.shape[1] // 2
+    mine = nki.language.ds(nki.language.program_id(0) * width, width)
+    tile = nki.language.ndarray((128, width), x.dtype, buffer=nki.language.sbuf)
+    narrow = nki.language.ndarray((128, width), out.dtype, buffer=nki.language.sbuf)
+    nki.isa.dma_copy(dst=tile, src=x[:, mine])
+    nki.isa.tensor_copy(dst=narrow, src=tile)
+    nki.isa.dma_copy(dst=out[:, mine], src=narrow)
+    return out
+
+
+def test_every_core_of_a_kernel_rounds_by_chance():
+    """1 + 2^-10 lies an eighth of the way from 1 to the next bfloat16, 1 + 2^-7."""
+    x = np.full((128, 2048), 1 + 2**-10, np.float32)
+    with runtime.stochastic_rounding(7):
+        found = np.float64(halves[2](x))
+    assert set(np.unique(found)) == {1.0, 1 + 2**-7}
+    for half in (found[:, :1024], found[:, 1024:]):
+        up, count = (half > 1).mean(), half.size
+        assert abs(up - 1 / 8) < SIGMAS * (1 / 8 * 7 / 8 / count) ** 0.5
+    assert (np.float64(halves[2](x)) == 1).all()  # outside to the nearest

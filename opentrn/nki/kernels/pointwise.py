@@ -23,8 +23,8 @@ declare(
 # Above this magnitude a float32 has no fraction.
 WHOLE = 2.0**23
 INFINITE = float("inf")
-# 2π as a float32 of few bits and the rest, so that n · 2π is exact for moderate n.
-TURN, TURN_REST = 6.28125, 2 * pi - 6.28125
+# 2π as two float32 of few bits and the rest, so that n · 2π is exact for n up to 2^14.
+TURN = (6.28125, 507 / 2**18, 2 * pi - 6.28125 - 507 / 2**18)
 
 
 def computed_in(kind: str):
@@ -329,24 +329,32 @@ def truncated(x: Value):
     return nl.multiply(down, nl.sign(x.tile, nl.float32), nl.float32)
 
 
+def _less_turns(x, shift: float):
+    """x less the whole turns in x + shift, as a float32 quotient counts them.
+
+    Of n turns the quotient is wrong by up to n · 2^-23, which may leave more than half a turn.
+    """
+    turns = fresh(x, nl.float32)
+    nisa.tensor_scalar(turns, x, nl.multiply, 1 / (2 * pi), op1=nl.add, operand1=shift / (2 * pi))
+    turns = _nearest(turns)
+    for part in TURN:
+        left = fresh(x, nl.float32)
+        nisa.scalar_tensor_tensor(left, turns, nl.multiply, -part, nl.add, x)
+        x = left
+    return x
+
+
 def _wave(shift: float) -> Callable:
     """sin(x + shift), brought into [-π, π] first: the engine does not reduce its argument."""
 
     def operation(operands, dtype):
         _floats("sine", operands)
         x = operands[0].tile
-        turns = fresh(x, nl.float32)
-        nisa.tensor_scalar(
-            turns, x, nl.multiply, 1 / (2 * pi), op1=nl.add, operand1=shift / (2 * pi)
-        )
-        turns = _nearest(turns)
-        left = fresh(x, nl.float32)
-        nisa.scalar_tensor_tensor(left, turns, nl.multiply, -TURN, nl.add, x)
-        rest = fresh(x, nl.float32)
-        nisa.scalar_tensor_tensor(rest, turns, nl.multiply, -TURN_REST, nl.add, left)
+        rest = _less_turns(_less_turns(x, shift), shift)
         # Rounding may leave a last bit beyond π, where the engine's sine is another polynomial.
         nisa.tensor_scalar(rest, rest, nl.add, shift, op1=nl.minimum, operand1=3.1415925)
         nisa.tensor_scalar(rest, rest, nl.maximum, -3.1415925)
+        nisa.scalar_tensor_tensor(rest, x, nl.multiply, 0.0, nl.add, rest)  # infinities: NaN
         return activation(nl.sin)([Value(rest, "float")], dtype)
 
     return operation
