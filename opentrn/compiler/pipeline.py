@@ -21,6 +21,7 @@ from opentrn.compiler.narrow import WRAP
 from opentrn.compiler.numerics import after_linking, before_linking, check_mode
 from opentrn.compiler.order import order
 from opentrn.compiler.outline import Outline, outline
+from opentrn.compiler.pairs import in_pairs
 from opentrn.compiler.place import place_hbm
 from opentrn.compiler.places import PLACES
 from opentrn.compiler.precision import auto_cast as cast
@@ -96,6 +97,7 @@ def _precision(state: State) -> None:
 
 def _spell(state: State) -> None:
     """Rules first; then composites no kernel takes, whose parts may need rules again."""
+    state.graph = in_pairs(state.graph, state.notes)
     while True:
         graph = rewrite(state.graph, SPELLING, state.notes)
         spelled = _spelled(graph, state.notes)

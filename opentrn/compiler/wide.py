@@ -1,7 +1,5 @@
 """Whole numbers of 32 bits made of narrower ones: products of integers, random bits."""
 
-import numpy as np
-
 from opentrn.base import UnsupportedError, declare
 from opentrn.graph import Builder, Graph, Pattern, PatternBuilder, Rule, Value, no
 
@@ -161,9 +159,12 @@ class Words:
         """The upper 16 bits."""
         return self.g.shift_right_logical(x, self.number(16))
 
-    def upper(self, x: Value, by: int) -> Value:
+    def upper(self, x: Value, by: int | Value) -> Value:
         """The upper word of a 64-bit product, from products of halves of words."""
-        one, two = self.number(by & 0xFFFF), self.number(by >> 16)
+        if isinstance(by, int):
+            one, two = self.number(by & 0xFFFF), self.number(by >> 16)
+        else:
+            one, two = self.low(by), self.high(by)
         low, high = self.low(x), self.high(x)
         first, second, third = low * one, low * two, high * one
         middle = self.high(first) + self.low(second) + self.low(third)
@@ -199,57 +200,46 @@ class Words:
         return [x0, x1]
 
 
-def _state(g: Builder, state: Value) -> Value | None:
-    """The four 32-bit words of a state, None where they are not to be had."""
-    if state.dtype == "uint32":
-        return state
-    if state.op == "bitcast_convert" and state.args[0].dtype == "uint32":
-        return g.reshape(state.args[0], (-1,)) if state.args[0].size == 4 else None
-    if state.op == "constant" and state.size == 2 and state.attrs.data.array is not None:
-        return g.constant(np.ascontiguousarray(state.attrs.data.array).view(np.uint32))
-    return None
-
-
-def _has_words(state: Value) -> bool | no:
-    known = _state(Builder(), state) is not None
-    return known or no("the chip has no 64-bit numbers: the state is four words of 32 bits")
-
-
 class RandomBits(Rule):
-    """rng_bit_generator of a state of four words → its rounds in arithmetic of 32 bits"""
+    """rng_bit_generator of a state of four or six words → its rounds in arithmetic of 32 bits"""
 
     def find(p: PatternBuilder, state: Pattern) -> Pattern:
         return p.get_tuple_element(p.rng_bit_generator(state, bind="call"), bind="part")
 
     def when(state: Value, call: Value, part: Value) -> bool | no:
-        if part.attrs.index == 0 and state.dtype != "uint32":
-            return no("the next state is read as words of 32 bits: NextWords")
+        if state.dtype != "uint32":
+            return no("the chip has no 64-bit numbers: the state is words of 32 bits")
         known = call.attrs.dtype.bits in (8, 16, 32) and call.type.parts[1].size > 0
-        return _has_words(state) if known else no("bits are 8, 16 or 32 of an element")
+        return known or no("bits are 8, 16 or 32 of an element")
 
     def make(g: Builder, state: Value, call: Value, part: Value) -> Value:
-        a, size, state = call.attrs, call.type.parts[1].size, _state(g, state)
+        a, size = call.attrs, call.type.parts[1].size
         four = a.algorithm != "THREE_FRY"
         blocks = _blocks(call)
         if part.attrs.index == 0:
             return _next_state(g, state, blocks)
         word = Words(g, (blocks,))
-        w0, w1, w2, w3 = (
-            g.broadcast(g.slice(state, (n,), (n + 1,), (1,)), (blocks,)) for n in range(4)
+        w0, w1, w2, w3, *top = (
+            g.broadcast(g.slice(state, (n,), (n + 1,), (1,)), (blocks,))
+            for n in range(state.size)
         )
         low = g.iota((blocks,), 0, "uint32") + w2
         carry = word.carry(low, w2)
         high = w3 + carry
         if four:
-            # Of a state of two numbers the key is also the upper half of the counter.
+            # Of a state of four words the key is also the upper half of the counter.
+            w4, w5 = top or (w0, w1)
             over = word.carry(high, carry)
-            above = w0 + over
-            made = word.philox([low, high, above, w1 + word.carry(above, over)], (w0, w1))
+            above = w4 + over
+            made = word.philox([low, high, above, w5 + word.carry(above, over)], (w0, w1))
         else:
             made = word.threefry(low, high, (w0, w1))
-        columns = [g.reshape(m, (blocks, 1)) for m in made]
-        words = g.reshape(g.concatenate(*columns, dimension=1), (blocks * len(made),))
-        words = g.reshape(g.slice(words, (0,), (size,), (1,)), part.shape)
+        # The words of a counter side by side: along one axis for Threefry, in order for Philox.
+        before, half, after, kept = (1, blocks, 1, size) if four else a.laid()
+        rows = [g.reshape(m, (before, half, 1, after)) for m in made]
+        words = g.reshape(g.concatenate(*rows, dimension=2), (before, len(made) * half, after))
+        words = g.slice(words, (0, 0, 0), (before, kept, after), (1, 1, 1))
+        words = g.reshape(words, part.shape)
         narrow = g.cast(words, f"uint{a.dtype.bits}")
         return narrow if narrow.dtype == a.dtype else g.bitcast_convert(narrow, a.dtype)
 
@@ -270,47 +260,25 @@ class RandomBits(Rule):
         return g.get_tuple_element(call, 1)
 
 
-class NextWords(Rule):
-    """the next state of a generator read as words of 32 bits → those words"""
-
-    def find(p: PatternBuilder, state: Pattern) -> Pattern:
-        call = p.rng_bit_generator(state, bind="call")
-        return p.bitcast_convert(p.get_tuple_element(call, index=0), bind="words")
-
-    def when(state: Value, words: Value) -> bool | no:
-        return _has_words(state) if words.dtype == "uint32" else no("the words are not uint32")
-
-    def make(g: Builder, state: Value, call: Value, words: Value) -> Value:
-        return g.reshape(_next_state(g, _state(g, state), _blocks(call)), words.shape)
-
-    def _words(g: Builder, state: Value) -> Value:
-        call = g.rng_bit_generator(state, "DEFAULT", (3, 5), "uint32")
-        return g.bitcast_convert(g.get_tuple_element(call, 0), "uint32")
-
-    def sample(g: Builder) -> tuple[Value, ...]:
-        words = g.input("words", (2, 2), "uint32") - g.full((2, 2), 2, "uint32")
-        known = g.constant(np.array([7, 2**64 - 2], np.uint64))
-        return tuple(NextWords._words(g, v) for v in (g.bitcast_convert(words, "uint64"), known))
-
-    def refuse(g: Builder) -> Value:
-        return NextWords._words(g, g.input("state", (2,), "uint64"))
-
-
 def _blocks(call: Value) -> int:
     """How many counters the bits of a generator take: each gives two words or four."""
-    words = 2 if call.attrs.algorithm == "THREE_FRY" else 4
-    return -(-call.type.parts[1].size // words)
+    if call.attrs.algorithm == "THREE_FRY":
+        before, half, after, _ = call.attrs.laid()
+        return before * half * after
+    return -(-call.type.parts[1].size // 4)
 
 
 def _next_state(g: Builder, state: Value, blocks: int) -> Value:
-    """The state with its 64-bit counter moved on."""
+    """The state with its counter of 64 or 128 bits moved on."""
     word = Words(g, (1,))
-    w2, w3 = (g.slice(state, (n,), (n + 1,), (1,)) for n in (2, 3))
-    low = w2 + word.number(blocks)
-    high = w3 + word.carry(low, word.number(blocks))
-    return g.concatenate(g.slice(state, (0,), (2,), (1,)), low, high, dimension=0)
+    over, moved = word.number(blocks), []
+    for n in range(2, state.size):
+        part = g.slice(state, (n,), (n + 1,), (1,)) + over
+        over = word.carry(part, over)
+        moved.append(part)
+    return g.concatenate(g.slice(state, (0,), (2,), (1,)), *moved, dimension=0)
 
 
-WIDE = (IntegerProduct, RandomBits, NextWords)
+WIDE = (IntegerProduct, RandomBits)
 
-__all__ = ["WIDE", "refuse_integer_products"]
+__all__ = ["WIDE", "Words", "refuse_integer_products"]

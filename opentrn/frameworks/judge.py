@@ -11,6 +11,7 @@ from typing import Any
 
 from opentrn import hw, nki
 from opentrn.base import DType, DtypeError, TrnError, UnsupportedError, UsageError, declare
+from opentrn.compiler import in_pairs
 from opentrn.frameworks import support
 from opentrn.frameworks.verdict import Analysis, Verdict, compiled, reason
 from opentrn.graph import Graph, TupleType, Value, g, make, splat_of, straighten
@@ -90,6 +91,8 @@ def _may_wrap(value: Value) -> bool:
         return False
     if value.op == "reduce":
         return value.attrs.kind in ("add", "multiply")
+    if value.op == "multiply" and any(splat_of(x) in (-1, 0, 1) for x in value.args):
+        return False
     return value.op not in ("add", "subtract") or not any(map(_is_known, value.args))
 
 
@@ -122,7 +125,7 @@ def refusal(graph: Graph, error: TrnError, target: str = "", dtype: str = "keep"
 
     It keeps its kind, code, rule and fix.
     """
-    graph = straighten(graph)  # so that turns of a loop count on both sides of "of"
+    graph = in_pairs(straighten(graph), [])  # so that turns of a loop count on both sides of "of"
     found = analyze(graph, target=target, dtype=dtype if dtype in PRECISIONS else "keep")
     refused = found.unsupported
     if not refused:
@@ -155,7 +158,7 @@ def analyze(graph: Graph, *, target: str = "", dtype: str = "keep") -> Analysis:
         raise UsageError(f"analyze: there is no precision {dtype}", code=PRECISION)
     chip = hw.target(target) if target else nki.current_chip()
     kinds: dict[tuple, list[Value]] = {}
-    for value in straighten(graph):
+    for value in in_pairs(straighten(graph), []):
         if value.op not in PASSED:
             key = (value.attrs, *map(_operand, value.args))
             kinds.setdefault(key, []).append(value)

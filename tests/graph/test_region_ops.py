@@ -381,6 +381,21 @@ def test_threefry_known_answers():
 
 
 @pytest.mark.parametrize("algorithm", ["PHILOX", "THREE_FRY", "DEFAULT"])
+@pytest.mark.parametrize("shape", [(), (3,), (100,), (8, 4), (3, 6, 5), (5, 7, 3), (0, 4)])
+def test_random_bits_are_those_of_xla(shape, algorithm):
+    """Words and next state as XLA's generator gives them on the CPU, across a carry."""
+    jax = pytest.importorskip("jax", reason="the extra `jax` is not installed")
+    words = np.array([5, 9, 0xFFFFFFFE, 7], np.uint32)
+    known = getattr(jax.lax.RandomAlgorithm, f"RNG_{algorithm}")
+    for kind in ("uint32", "uint8"):
+        state, bits = jax.lax.rng_bit_generator(words, shape, getattr(np, kind), known)
+        found = run("rng_bit_generator", words, parts=(0, 1), algorithm=algorithm, shape=shape,
+                    dtype=kind)
+        assert np.array_equal(found[0], state)
+        assert np.array_equal(found[1], bits)
+
+
+@pytest.mark.parametrize("algorithm", ["PHILOX", "THREE_FRY", "DEFAULT"])
 def test_random_bits_go_on_where_they_stopped(algorithm):
     state = np.uint64([42, 7])
     whole = run("rng_bit_generator", state, parts=(0, 1), algorithm=algorithm, shape=(8, 4),

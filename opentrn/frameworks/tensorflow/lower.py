@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from opentrn.base import NotBuiltError, TrnError, UnsupportedError, UsageError, Where, declare
+from opentrn.frameworks.tensorflow.draws import Seed, seeded
 from opentrn.graph import Graph, from_stablehlo, g, inline
 
 PLATFORM = "CPU"  # whose rules TensorFlow's bridge follows; the program it gives is the same
@@ -64,9 +65,10 @@ class Lowered:
     """What TensorFlow made of a function for some arguments.
 
     The graph's inputs are the tensors among the arguments, in order, then `captured`: variables
-    (resource handles) and constants. Its outputs are the tensors of `outputs`, the tree the
-    function returns, then the new values of captured[i] for each i of `updates`.  `names` are those
-    of arguments given by name, in order, `fixed` the arguments that are no tensors.
+    (resource handles), constants, and last a `Seed` where the program draws random numbers of one.
+    Its outputs are the tensors of `outputs`, the tree the function returns, then the new values of
+    captured[i] for each i of `updates`.  `names` are those of arguments given by name, in order,
+    `fixed` the arguments that are no tensors.
     """
 
     graph: Graph
@@ -146,6 +148,9 @@ def _lowered(function: Callable, concrete: Any, specs: list[Any], text: str) -> 
     outputs = [*results, *(f"new:{names[len(specs) + i]}" for i in updates)]
     graph = renamed(graph, names, outputs, getattr(function, "__name__", "") or "function")
     _refuse_float64(graph)
+    drawing = seeded(graph)
+    if drawing is not graph:
+        graph, captured = drawing, (*captured, Seed())
     return Lowered(graph, tuple(specs), captured, tuple(updates), concrete.structured_outputs)
 
 
@@ -153,18 +158,20 @@ def from_tensorflow(function: Callable, args: Sequence[Any] = (),
                     kwargs: dict | None = None) -> Graph:  # fmt: skip
     """The graph of a function for arguments like these; variables it only reads are constants.
 
-    The new values of those it assigns are further outputs, named "new:<variable>". Raises as
+    The new values of those it assigns are further outputs, named "new:<variable>"; four words
+    named "seed" are the last input where it draws random numbers without a seed. Raises as
     `lower` does.
     """
     return frozen(lower(function, args, kwargs))
 
 
 def frozen(lowered: Lowered) -> Graph:
-    """The graph with what is captured and not assigned as constants, by their names."""
+    """The graph with what is captured and not assigned as constants, by their names; the seed of
+    draws stays an input."""
     graph, first = lowered.graph, len(lowered.arguments)
     values, constants, kept = list(graph.inputs), {}, list(graph.inputs[:first])
     for i, (value, each) in enumerate(zip(graph.inputs[first:], lowered.captured, strict=True)):
-        if i in lowered.updates:
+        if i in lowered.updates or isinstance(each, Seed):
             kept.append(value)
             continue
         made = g.constant(read(each), str(value.dtype))
@@ -233,6 +240,8 @@ def type_of(captured: Any) -> Any:
 
 def read(captured: Any) -> Any:
     """A captured tensor, or the captured variable's value now, as a NumPy array."""
+    if isinstance(captured, Seed):
+        return captured.read()
     tf = tensorflow()
     if captured.dtype != tf.resource:
         return captured.numpy()

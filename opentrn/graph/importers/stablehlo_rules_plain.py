@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from opentrn.base import NotBuiltError
 from opentrn.graph.evaluate import evaluate
 from opentrn.graph.importers.stablehlo_call import Call, rule
 from opentrn.graph.ir import Graph, Value, make, topological
@@ -19,11 +20,11 @@ POINTWISE = (
     "shift_right_arithmetic", "shift_right_logical", "sign", "sine", "sqrt", "subtract", "tan",
     "tanh", "xor",
 )
-_WITHOUT_ATTRIBUTES = {f"{dialect}.{name}": OPS[name]() for dialect in ("stablehlo", "chlo")
+_WITHOUT_ATTRIBUTES = {f"{dialect}.{name}": OPS[name]() for dialect in ("stablehlo", "chlo", "mhlo")
                        for name in (*POINTWISE, "erf")}
 
 
-@rule(*(f"stablehlo.{name}" for name in POINTWISE), "chlo.erf", "chlo.tan")
+@rule(*(f"stablehlo.{name}" for name in POINTWISE), "chlo.erf", "chlo.tan", "mhlo.erf")
 def pointwise(call: Call) -> Value:
     """The graph op of the same name and meaning."""
     return make(_WITHOUT_ATTRIBUTES[call.op.name], tuple(call.args), call.where)
@@ -180,6 +181,19 @@ def pad(call: Call) -> Value:
 def get_dimension_size(call: Call) -> Value:
     """A size, which is fixed here."""
     return call.g.constant(np.int32(call.args[0].shape[call.attr("dimension")]))
+
+
+@rule("stablehlo.set_dimension_size")
+def set_dimension_size(call: Call) -> Value:
+    """The operand, where a size is set to what it is, as TensorFlow writes after each sort.
+
+    Raises NotBuiltError `graph.dynamic_shape` for any other size."""
+    x, axis = call.args[0], call.attr("dimension")
+    size = int(known(call, call.args[1]).reshape(()))
+    if size != x.shape[axis]:
+        raise NotBuiltError(f"{size} of the {x.shape[axis]} elements of axis {axis} are kept as a "
+                            "varying size", code="graph.dynamic_shape", at=call.where)
+    return x
 
 
 @rule("stablehlo.optimization_barrier", "mhlo.copy", "stablehlo.copy")

@@ -57,11 +57,11 @@ class RngBitGenerator(Op):
     """Random bits that follow from a state, and the next state: (state, bits).
 
     PHILOX and DEFAULT: the state is a 64-bit key and a counter of 64 or 128 bits; THREE_FRY: a key
-    and a 64-bit counter.  A state of four 32-bit words is read as two of 64 bits."""
+    and a 64-bit counter.  Four or six words of 32 bits are read as two or three of 64."""
 
     operands = ("state",)
-    law = ("the state is uint64[2] or [3] ([2] for THREE_FRY), or uint32[4]; the bits have an "
-           "integer or float dtype of 8 to 64 bits")
+    law = ("the state is uint64[2] or [3] ([2] for THREE_FRY), or uint32 words of the same bits; "
+           "the bits have an integer or float dtype of 8 to 64 bits")
     choices: ClassVar = {"algorithm": ("DEFAULT", "THREE_FRY", "PHILOX")}
     algorithm: str
     shape: Ints
@@ -69,9 +69,9 @@ class RngBitGenerator(Op):
 
     def result(self, state: Type) -> TupleType:
         wide = state.dtype == "uint64" and state.shape in ((2,), (3,))
-        if not wide and state != Type((4,), uint32):
+        if not wide and state not in (Type((4,), uint32), Type((6,), uint32)):
             raise Wrong(f"the state is {state}")
-        if self.algorithm == "THREE_FRY" and state.shape == (3,):
+        if self.algorithm == "THREE_FRY" and state.shape in ((3,), (6,)):
             raise Wrong(f"the state of THREE_FRY is {state}, not uint64[2]")
         if self.dtype.kind not in ("int", "uint", "float") or self.dtype.bits < 8:
             raise Wrong(f"bits cannot be {self.dtype}", kind="dtype")
@@ -81,11 +81,20 @@ class RngBitGenerator(Op):
         words = np.ascontiguousarray(state).view(np.uint64)
         kind, number = self.dtype, count(self.shape)
         if self.algorithm == "THREE_FRY":
-            bits, moved = _threefry_bits(words, number, kind.bits)
+            bits, moved = _threefry_bits(words, self)
         else:
             bits, moved = _philox_bits(words, number, kind.bits)
         stored = bits.view(carriers.storage(kind)).reshape(self.shape)
         return moved.view(state.dtype).reshape(state.shape), carriers.enter(stored, kind)
+
+    def laid(self) -> tuple[int, int, int, int]:
+        """(elements before, half the axis, elements after, the axis) along which THREE_FRY lays the
+        two words of a counter side by side: the first axis of even size, else the longest."""
+        shape = self.shape or (1,)
+        even = (n for n, size in enumerate(shape) if size % 2 == 0)
+        axis = next(even, shape.index(max(shape)))
+        half = -(-shape[axis] // 2)
+        return count(shape[:axis]), half, count(shape[axis + 1:]), shape[axis]
 
     def flops(self, out: TupleType, state: Type) -> int:
         words = max(out.parts[1].nbytes // 4, 1)
@@ -114,14 +123,21 @@ def _philox_bits(state: np.ndarray, number: int, bits: int) -> tuple[np.ndarray,
     return _elements(words, number, bits), moved
 
 
-def _threefry_bits(state: np.ndarray, number: int, bits: int) -> tuple[np.ndarray, np.ndarray]:
-    """`number` elements of `bits` bits, and the next state: each counter gives two words."""
-    blocks = -(-number // (1 if bits == 64 else 2))
+def _threefry_bits(state: np.ndarray, call: RngBitGenerator) -> tuple[np.ndarray, np.ndarray]:
+    """Elements of `bits` bits, and the next state: each counter gives two words.
+
+    Elements of 64 bits take both words of a counter, others one, laid out as `laid` says."""
+    number, bits = count(call.shape), call.dtype.bits
+    before, half, after, size = (number, 1, 1, 1) if bits == 64 else call.laid()
+    blocks = before * half * after
     counter = np.arange(blocks, dtype=np.uint64) + state[1]
     halves = (counter & _MASK).astype(U32), (counter >> np.uint64(32)).astype(U32)
-    words = np.stack(threefry(*halves, _words(int(state[0]))), axis=-1).reshape(-1)
+    words = [w.reshape(before, half, after) for w in threefry(*halves, _words(int(state[0])))]
     moved = np.array([state[0], state[1] + np.uint64(blocks)], np.uint64)
-    return _elements(words, number, bits), moved
+    if bits == 64:
+        return _elements(np.stack(words, axis=-1).reshape(-1), number, bits), moved
+    whole = np.stack(words, axis=2).reshape(before, 2 * half, after)[:, :size]
+    return _elements(whole.reshape(-1), number, bits), moved
 
 
 def _elements(words: np.ndarray, number: int, bits: int) -> np.ndarray:
