@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 
-from opentrn.base import NotBuiltError, UnsupportedError
+from opentrn.base import UnsupportedError
 from opentrn.graph import evaluate, from_fx
 
 torch = pytest.importorskip("torch", reason="the extra `torch` is not installed")
@@ -195,16 +195,4 @@ def test_what_has_no_rule_is_named():
 
     traced = make_fx(lambda x: [aten.bincount(x.int()), aten.histc(x)])(normal(5))
     with pytest.raises(UnsupportedError, match=r"2 torch ops(.|\n)*bincount(.|\n)*histc"):
-        from_fx(traced)
-
-
-def test_a_transposed_convolution_has_no_gradient_yet():
-    from torch.fx.experimental.proxy_tensor import make_fx
-
-    def back(g, x, w):
-        return aten.convolution_backward(
-            g, x, w, [2], [1], [0], [1], True, [0], 1, [True, True, False])
-
-    traced = make_fx(back, tracing_mode="fake")(normal(1, 2, 5), normal(1, 3, 3), normal(3, 2, 3))
-    with pytest.raises(NotBuiltError, match="transposed"):
         from_fx(traced)

@@ -36,6 +36,7 @@ from opentrn.graph.importers import (
     torch_rules_resample,
     torch_rules_shape,
     torch_rules_train,
+    torch_rules_windows,
 )
 from opentrn.graph.importers.missing import unsupported
 from opentrn.graph.importers.torch_rules import RULES, refuse
@@ -44,7 +45,7 @@ from opentrn.graph.ir import Graph, Value, relocate
 
 FAMILIES = (torch_rules_elementwise, torch_rules_functions, torch_rules_index,
             torch_rules_linear, torch_rules_reduce, torch_rules_resample, torch_rules_shape,
-            torch_rules_train, torch_rules_quantised)
+            torch_rules_train, torch_rules_windows, torch_rules_quantised)
 
 # Ops torch would take apart although a rule, and often a kernel, exists for the whole.
 KEPT = (

@@ -270,7 +270,7 @@ def pooled(g: Builder, x: Value, kind: str, size: Any, stride: Any, padding: Any
                            padding=[(0, 0)] * len(lead) + pairs, dilation=lead + holes)
 
 
-def _divisors(sizes: Sequence[int], window: Any, steps: Any, pads: Any, ceil: bool,
+def divisors(sizes: Sequence[int], window: Any, steps: Any, pads: Any, ceil: bool,
               padded: bool) -> np.ndarray:
     """How many elements torch divides each window's sum by."""
     ends = windows(sizes, window, steps, pads, (1,) * len(window), ceil)
@@ -288,7 +288,7 @@ def _means(g: Builder, x: Value, size: Any, stride: Any, padding: Any, ceil: boo
     window, pads = each(size, axes), each(padding, axes)
     steps = each(stride, axes) if stride else window
     total = pooled(g, x, "add", window, steps, pads, 1, ceil, axes)
-    counts = _divisors(x.shape[-axes:], window, steps, pads, ceil, padded)
+    counts = divisors(x.shape[-axes:], window, steps, pads, ceil, padded)
     if divisor is not None or (counts == counts.flat[0]).all():
         return total * (1.0 / (divisor or float(counts.flat[0])))
     shares = g.cast(g.constant((1 / counts).astype(np.float32)), x.dtype)
@@ -371,3 +371,36 @@ def max_pool3d_with_indices(g: Builder, self: Value, kernel_size: Any, stride: A
                             ceil_mode: bool = False) -> tuple[Value, Value]:
     """The largest under each window of a volume, and where it is."""
     return _with_places(g, self, kernel_size, stride, padding, dilation, ceil_mode, 3)
+
+
+def _adaptive(g: Builder, x: Value, wanted: Sequence[int]) -> tuple[Value, Value]:
+    """The largest of windows that fill the image, and its row-major place (the first such).
+
+    Windows differ in size by at most one, so the smaller see their last element twice."""
+    axes = len(wanted)
+    lead, sources = x.rank - axes, []
+    for size, count in zip(x.shape[-axes:], wanted, strict=True):
+        first = np.arange(count) * size // count
+        last = -(-(np.arange(count) + 1) * size // count) - 1
+        taps = np.arange(int((last - first).max()) + 1)
+        sources.append(np.minimum(first + taps[:, None], last))
+    best = place = None
+    for tap in itertools.product(*sources):
+        one, here = x, np.zeros((), np.int64)
+        for n, line in enumerate(tap):
+            one = g.take(one, g.constant(line.astype(np.int32)), lead + n)
+            here = here[..., None] * x.shape[lead + n] + line
+        spread = g.broadcast(g.constant(here.astype(np.int32)), one.shape)
+        more = None if best is None else g.compare(one, best, direction="GT")
+        place = spread if place is None else g.select(more, spread, place)
+        best = one if best is None else g.maximum(best, one)
+    return best, g.cast(place, "int64")
+
+
+@torch_op("aten::adaptive_max_pool2d(Tensor self, int[2] output_size) -> (Tensor, Tensor)",
+          "aten::adaptive_max_pool3d(Tensor self, int[3] output_size) -> (Tensor, Tensor)")
+def adaptive_max_pool(g: Builder, self: Value, output_size: Any) -> tuple[Value, Value]:
+    """The largest under windows that fill the image, and where it is."""
+    if self.dtype.kind != "float":
+        raise refuse(f"places of the largest of {self.dtype}", g.where, "convert to float32 first")
+    return _adaptive(g, self, output_size)
