@@ -20,6 +20,9 @@ def coded_of(flow: Flow, chip) -> Coded:
         whole = name in ("stream", "first", "count", "cells", "ports", "priority")
         given = table.get(name, [0] * len(rows))
         found[name] = np.asarray(given, np.int64) if whole else in_ticks(given)
+    # Where only the sum is known, rounding each part must not move it.
+    done = np.asarray(table.get("busy", []), float) + np.asarray(table.get("latency", []), float)
+    found["latency"] = np.maximum(in_ticks(done) - found["busy"], 0.0)
     used = np.bincount(row, minlength=len(rows)) > 0
     partial = (found["cells"] != 0) & (found["cells"] != WHOLE_ARRAY)
     if not partial[used].any():

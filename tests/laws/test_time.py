@@ -47,7 +47,7 @@ SMALLER = {
 
 # Who asks first for a shared port, ring, HBM or issuing engine is served first; a slower one may
 # ask later and let a more urgent one pass.  List scheduling has such anomalies by nature (Graham
-# 1966).
+# 1966); `test_order_held` has them by hand, and the law that holds exactly.
 ANOMALY = 0.03
 
 
@@ -60,20 +60,10 @@ def takes_no_less(seed, setting):
     return total(program, SMALLER[setting]) >= total(program) * (1 - ANOMALY)
 
 
-# Drawn alike each time: about one draw in four thousand has a larger anomaly, as these two have.
+# Drawn alike each time: about one draw in four thousand has a larger anomaly.
 @given(st.integers(0, 10**9), st.sampled_from(sorted(SMALLER)))
 @settings(max_examples=60, deadline=None, derandomize=True)
 def test_less_machine_takes_no_less_time(seed, setting):
-    assert takes_no_less(seed, setting)
-
-
-# 1639: a store asks the engine that issues it later, so the move that the end waits for goes first.
-# 5232: the Vector Engine comes to a PSUM bank before the Scalar Engine does, not after.
-@pytest.mark.xfail(strict=True, reason="who asks later lets another pass: 8 and 3.2 % less")
-@pytest.mark.parametrize(
-    ("seed", "setting"), [(1639, "vector.latency=300 ns"), (5232, "tensor.clock=1.4GHz")]
-)
-def test_known_anomalies_of_asking_first(seed, setting):
     assert takes_no_less(seed, setting)
 
 
