@@ -13,7 +13,7 @@ from math import ceil, inf, sqrt
 
 import numpy as np
 
-from opentrn.base import CapacityError
+from opentrn.base import CapacityError, UsageError
 from opentrn.cluster.served import Served
 from opentrn.cluster.service import Service
 from opentrn.workloads import Traffic
@@ -190,10 +190,16 @@ def serve(
 
     `ttft_s` is the most seconds until the first token, `tpot_s` for each later one. Of more than
     50,000 requests only those of 16 replicas are simulated; with fewer requests than replicas some
-    idle. Raises CapacityError `workloads.batcher` for a request that fits no cache.
+    idle. Raises CapacityError `workloads.batcher` for a request that fits no cache, UsageError
+    `cluster.service` for an objective that is not above zero.
 
     Source: continuous batching of Orca (OSDI 2022), chunks of Sarathi (arXiv 2308.16369).
     """
+    for name, most in (("ttft_s", ttft_s), ("tpot_s", tpot_s)):
+        if most is not None and not most > 0:
+            raise UsageError(f"{name} is {most:g}", code="cluster.service",
+                             rule="objectives are seconds above zero",
+                             fix=f"give {name} more than zero, or leave it out")  # fmt: skip
     _fits(service, traffic)
     first = ready = None
     if service.prefill_replicas:

@@ -1,6 +1,7 @@
 """`opentrn simulate`: a planned job on a fleet in simulated time, with what goes wrong there."""
 
 import json as jsonlib
+import math
 from typing import Any
 
 import click
@@ -57,6 +58,8 @@ def _numbers(pairs: tuple[str, ...], option: str) -> dict[str, float]:
     found = {}
     for pair in pairs:
         name, _, value = pair.partition("=")
+        if name.strip() in found:
+            raise click.BadParameter(f"{name.strip()} is given twice", param_hint=option)
         try:
             found[name.strip()] = float(value)
         except ValueError:
@@ -187,7 +190,8 @@ def _serving(m: Any, wanted: dict, given: dict[str, Any]) -> tuple[Any, dict, li
     service = Service.of(best, m, platform(best.machine, best.lnc), **own)
     served = serve(service, traffic, tpot_s=given["tpot"], ttft_s=given["ttft"])
     notes = ["each request has room for its whole answer", *found.assumptions]
-    told = {"serving": served.json(), "offered_requests_per_s": traffic.rate, "assumptions": notes}
+    offered = traffic.rate if math.isfinite(traffic.rate) else None  # all at once: JSON has no inf
+    told = {"serving": served.json(), "offered_requests_per_s": offered, "assumptions": notes}
     lines = [str(served), f"offered: {traffic.rate:,.3g} requests/s"]
     if served.overloaded:
         lines.append("more arrives than is served: the queue grows, and latencies with the run")

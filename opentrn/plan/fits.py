@@ -9,7 +9,7 @@ from typing import Any
 from opentrn.base.errors import UsageError
 from opentrn.base.units import bytes_text
 from opentrn.cost import Platform, Serving, Split, memory, platform, table_text
-from opentrn.plan.legal import Degree, default_sequence, divisors, longer, tensor_degree
+from opentrn.plan.legal import Degree, as_stored, default_sequence, divisors, longer, tensor_degree
 from opentrn.workloads import Model, kv_bytes, model, parameters
 
 COMPILER_BYTES = 8e9
@@ -136,7 +136,7 @@ def fits(
     context = default_sequence(m) if context is None else context
     if context < 1:
         raise UsageError(f"context is {context}", code="plan.request", fix="1 token or more")
-    note = longer(m, context)
+    notes = [note for note in (longer(m, context), as_stored(m, weight_bytes)) if note]
     if tp is not None and not 1 <= tp <= where.devices:
         raise UsageError(f"tp is {tp}: {where.name} has {where.devices} cores", code="plan.request",
                          fix=f"1 to {where.devices}, or a larger machine")  # fmt: skip
@@ -148,7 +148,7 @@ def fits(
     return Fit(
         model=m.name, machine=where.name, rows=rows, weight_bytes=weight,
         kv_token=kv_bytes(m, 1), kv_total=batch * kv_bytes(m, context), legal=legal,
-        warnings=(*_warnings(m, where, rows, weight), *((note,) if note else ())),
+        warnings=(*_warnings(m, where, rows, weight), *notes),
     )  # fmt: skip
 
 

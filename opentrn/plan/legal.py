@@ -69,6 +69,18 @@ def longer(m: Model, tokens: int) -> str:
     return f"{tokens:,} tokens are beyond the {m.context:,} that {m.name} was made for"
 
 
+WIDE = 2.0
+"""Bytes of a weight that is not quantised: bfloat16."""
+
+
+def as_stored(m: Model, weight_bytes: float) -> str:
+    """A note when weights that are published quantised are served as bfloat16, else nothing."""
+    if not m.stored or weight_bytes != WIDE:
+        return ""
+    return (f"the weights of {m.name} are stored as {m.stored}, and taken for 2 bytes each: "
+            "--weight-bytes says otherwise")  # fmt: skip
+
+
 def tensor_degree(m: Model, tp: int) -> Degree:
     """Whether `tp` divides a model's heads, and what it does to key and value heads.
 

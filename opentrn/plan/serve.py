@@ -11,7 +11,7 @@ from opentrn.base.units import bytes_text
 from opentrn.cost import Platform, Serving, Split, memory, platform, step_time
 from opentrn.plan.answer import Plan, Plans, Rejected, energy
 from opentrn.plan.illegal import refused, said
-from opentrn.plan.legal import degrees, longer
+from opentrn.plan.legal import as_stored, degrees, longer
 from opentrn.plan.price import age_note, find_price, unpriced
 from opentrn.plan.search import _platforms, _wanted, domain, nearest_fit
 from opentrn.workloads import Model, model
@@ -103,7 +103,7 @@ def plan_serving(
     best = plans[0]
     rejected += [_fewer(best, other) for other in plans[keep:]]
     found = find_price(best.machine, basis, region, prices)
-    notes = _notes(m, best, found, prompt, answer, tpot_s)
+    notes = _notes(m, best, found, prompt, answer, tpot_s, weight_bytes)
     legal = degrees(m, count * where.devices, domain(where))
     return Plans(
         plans=tuple(plans[:keep]), rejected=tuple(rejected),
@@ -112,11 +112,12 @@ def plan_serving(
     )  # fmt: skip
 
 
-def _notes(m, best: Plan, price, prompt: int, answer: int, tpot_s) -> tuple[str, ...]:
+def _notes(m, best: Plan, price, prompt: int, answer: int, tpot_s, weight) -> tuple[str, ...]:
     """What was not asked, and what the price rests on."""
     notes = (
         f"prompts of {prompt:,} and answers of {answer:,} tokens",
         longer(m, prompt + answer),
+        as_stored(m, weight),
         f"at most {tpot_s:g} s for each token" if tpot_s else "",
         age_note(price) if price else unpriced(best.machine),
     )

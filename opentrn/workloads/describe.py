@@ -93,9 +93,18 @@ def model(name: str | Path | Mapping[str, Any] | Model) -> Model:
     )  # fmt: skip
 
 
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON; ValueError for a field that stands in it twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(n for n in names if names.count(n) > 1)!r} stands there twice")
+    return found
+
+
 def _read(path: Path) -> dict[str, Any]:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_once)
     except OSError as error:
         what = f"cannot read {path}: {error.strerror or error}"
         fix = "give the path of a config.json, or the name of a model (llama-3.1-70b)"

@@ -28,9 +28,11 @@ class Config(dict):
         super().__init__(fields)
         self.gone: list[str] = []
         self.wrong: list[str] = []
+        self.read: set[str] = set()
 
     def size(self, name: str) -> int:
         """A required whole number; what is amiss is noted, and 1 taken until the end."""
+        self.read |= {name, _ALSO.get(name, name)}
         value = self.get(name, self.get(_ALSO.get(name, "")))
         if value is None:
             self.gone.append(name)
@@ -216,15 +218,28 @@ KINDS: dict[str, Callable[[Config], dict[str, Any]]] = {
 """model_type -> how its fields are read."""
 
 
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+"""Fields that make most of a model's parameters: never passed over."""
+
+
 def _refuse(fields: Config, kind: str) -> None:
     """FileFormatError that names every field that is missing or impossible, if there is one."""
     told = []
+    for name in _EXPERTS:
+        if name not in fields.read and (fields.get(name) or 0) not in (0, 1):
+            fields.wrong.append(f"{name} = {fields[name]!r}, which {kind} has not")
     if fields.gone:
         told.append(f"lacks {', '.join(dict.fromkeys(fields.gone))}, which {kind} needs")
     if fields.wrong:
         told.append(f"says {', '.join(dict.fromkeys(fields.wrong))}")
     if told:
         raise FileFormatError(f"config.json {' and '.join(told)}", code="workloads.config")
+
+
+def _stored(fields: Config) -> str:
+    """The format weights are published in, where they are quantised: "fp8", "gptq", ..."""
+    told = fields.get("quantization_config")
+    return str(told.get("quant_method") or "quantised") if isinstance(told, Mapping) else ""
 
 
 def from_config(config: Config, name: str = "") -> Model:
@@ -247,4 +262,4 @@ def from_config(config: Config, name: str = "") -> Model:
     found = KINDS[kind](fields)
     _refuse(fields, str(kind))
     label = name or str(config.get("_name_or_path") or "") or str(kind)
-    return Model(name=label, source="config.json", **found)
+    return Model(name=label, source="config.json", stored=_stored(fields), **found)

@@ -46,6 +46,7 @@ class Model:
     `rotary_head` belong to multi-head latent attention (DeepSeek-V2, arXiv 2405.04434), `inner`,
     `state`, `convolution`, `step_rank` to Mamba (arXiv 2312.00752), `patch`, `image`, `channels`,
     `classes` to ViT. `positions` counts learned positions; rotary positions have no parameters.
+    `stored` names the format that weights are published in, where they are quantised.
     """
 
     name: str
@@ -96,6 +97,7 @@ class Model:
     channels: int = 3
     classes: int = 0
     source: str = ""
+    stored: str = ""
     published: float = 0.0
 
     def __post_init__(self):

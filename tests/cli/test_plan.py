@@ -30,6 +30,15 @@ def test_plan_of_a_config_json(opentrn, tmp_path):
                    "--sequence", "512")  # fmt: skip
     assert done.status == 0, done.err
     assert re.search(r"^why not *$", done.out, re.M)
+    stored = json.loads((tmp_path / "config.json").read_text())
+    stored["quantization_config"] = {"quant_method": "fp8"}
+    (tmp_path / "stored.json").write_text(json.dumps(stored))
+    for kind in ("--serve", "--fit"):
+        assert "stored as fp8" in opentrn("plan", "stored.json", kind).out
+        told = opentrn("plan", "stored.json", kind, "--weight-bytes", "1")
+        assert "stored as" not in told.out + told.err
+    (tmp_path / "twice.json").write_text('{"vocab_size": 1, "vocab_size": 2}')
+    assert "'vocab_size' stands there twice" in opentrn("plan", "twice.json").err
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     done = opentrn("plan", "config.json")
     assert done.status == 1

@@ -60,6 +60,10 @@ def test_serving_in_simulated_time(opentrn, tmp_path):
                    "t.csv", "--tp", "32", "--chunk", "128")  # fmt: skip
     assert done.status == 0, done.err
     assert "4 requests" in done.out
+    (tmp_path / "one.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n0,100,9\n")
+    done = opentrn("simulate", "llama-3.1-8b", "--serve", "--trace", "one.csv", "--json")
+    told = json.loads(done.out, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+    assert told["offered_requests_per_s"] is None
 
 
 def test_refusals(opentrn):
@@ -67,6 +71,10 @@ def test_refusals(opentrn):
         (("llama-3.1-8b",), "cluster.job", 2),
         (("llama-3.1-8b", "--time", "1d", "--mtbf", "chips=3"), "cluster.fault", 2),
         (("llama-3.1-8b", "--time", "1d", "--mtbf", "chip"), "NAME=NUMBER", 2),
+        (("llama-3.1-8b", "--time", "1d", "--mtbf", "chip=3", "--mtbf", "chip=4"), "given twice",
+         2),
+        (("llama-3.1-8b", "--serve", "--rate", "1", "--ttft", "-1"), "ttft_s is -1", 2),
+        (("llama-3.1-8b", "--serve", "--rate", "1", "--ttft", "nan"), "ttft_s is nan", 2),
         (("llama-3.1-8b", "--time", "1d", "--set", "write=0"), "cluster.setting", 2),
         (("llama-3.1-8b", "--time", "1d", "--set", "jitter=5"), "from 0 to 1", 2),
         (("llama-3.1-8b", "--time", "1d", "--set", "detect=inf"), "cluster.setting", 2),

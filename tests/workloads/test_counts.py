@@ -163,6 +163,7 @@ LLAMA = {
         ({"num_key_value_heads": 0, "head_dim": "x"}, "num_key_value_heads = 0, head_dim = 'x'"),
         ({"intermediate_size": True}, "intermediate_size = True"),
         ({"hidden_size": None, "vocab_size": 0}, "lacks hidden_size, which llama needs and says"),
+        ({"num_local_experts": 8}, "says num_local_experts = 8, which llama has not"),
         ({"num_key_value_heads": 3}, "do not share 3 KV heads"),
     ],
 )
