@@ -15,6 +15,8 @@ from opentrn.isa.relayout import dense
 Steps = tuple[tuple[int, int], ...]
 
 WAYS = 10_000  # to look at buffers of one sort that are remembered
+CUTS = 1024  # of one view that are kept
+FEW = 4  # of them that are looked through one by one
 
 _set = object.__setattr__
 
@@ -268,6 +270,16 @@ def facts_of(view: Any) -> dict[Any, Any]:
     return found
 
 
+_STEPS: dict[Steps, Steps] = {}
+
+
+def interned(steps: Steps) -> Steps:
+    """Equal steps, once: long programs have many views that look alike."""
+    if len(_STEPS) >= WAYS:
+        _STEPS.clear()
+    return _STEPS.setdefault(steps, steps)
+
+
 def remember(view: Any, known: dict[Any, Any]) -> None:
     """Give a new view its `_facts`, and of those what every instruction asks for.
 
@@ -279,6 +291,38 @@ def remember(view: Any, known: dict[Any, Any]) -> None:
         _set(view, "form", form)
     if whole is not None:
         _set(view, "whole", whole)
+
+
+def shares(view: Any) -> bool:
+    """Whether the facts `PLACED` are those of all views that look so at buffers of this sort.
+
+    Tensors in HBM are cut at too many places for that to be kept.
+    """
+    buffer = view.buffer
+    return view.index is None and buffer.address is None and buffer.sort.on_chip
+
+
+def kept_cut(kept: Any, cut: tuple[int, Steps]) -> Any:
+    """The kept cut of an offset and steps; None where it was not taken yet."""
+    if type(kept) is dict:
+        return kept.get(cut)
+    offset, steps = cut
+    for one in kept:
+        if one.offset == offset and one.steps == steps:
+            return one
+    return None
+
+
+def with_cut(kept: Any, cut: Any) -> Any:
+    """The kept cuts of a view and one more: a few in a tuple, which is small, many by pattern."""
+    if type(kept) is tuple:
+        if len(kept) < FEW:
+            return (*kept, cut)
+        kept = {(one.offset, one.steps): one for one in kept}
+    elif len(kept) >= CUTS:
+        kept.clear()
+    kept[cut.offset, cut.steps] = cut
+    return kept
 
 
 def numpy_layout(view: Any, itemsize: int, pitch_bytes: int) -> tuple:
@@ -301,7 +345,6 @@ def numpy_layout(view: Any, itemsize: int, pitch_bytes: int) -> tuple:
 
 
 DERIVED = {
-    "shape": lambda v: tuple([count for _, count in v.steps]),
     "strides": lambda v: tuple([stride for stride, _ in v.steps]),
     "size": lambda v: prod(v.shape),
     "nbytes": lambda v: v.size * v.dtype.itemsize,
@@ -321,8 +364,9 @@ DERIVED = {
     # what is known of views that look so at a buffer of this sort, by name
     "_facts": facts_of,
     # the plain cuts of it that were taken
-    "_cuts": lambda v: {},
-    "_hash": lambda v: hash((id(v.buffer), v.offset, v.steps, v.dtype, v.index)),
+    "_cuts": lambda v: (),
 }
-# Facts of one view alone; the others are the same for all with the same `_facts`.
-OWN = ("_facts", "_cuts", "_hash")
+# Facts of one view alone; the others are the same for all with the same `_facts`: these only of
+# views without a runtime index, of buffers without an address.
+OWN = ("_facts", "_cuts")
+PLACED = ("whole", "form", "_region")

@@ -79,24 +79,17 @@ class Buffer:
 
     `address` is the first byte (within each partition on chip, within HBM otherwise) and
     `partition` the first partition, once placed.  `kind`: temp, input, output or constant.
-    `free` counts elements per partition on chip and all elements in HBM; `sort` is what it shares
-    with others like it.
+    `sort` is what it shares with others like it.
     """
 
     __slots__ = (
         "id",
-        "space",
-        "shape",
         "dtype",
         "name",
         "where",
         "address",
         "partition",
         "kind",
-        "on_chip",
-        "free",
-        "partition_bytes",
-        "nbytes",
         "sort",
     )
 
@@ -112,12 +105,39 @@ class Buffer:
         partition: int = 0,
         kind: str = "temp",
     ):
-        sort = self.sort = sort_of(space, shape, dtype, partition)
-        self.id, self.space, self.shape, self.dtype = id, space, sort.shape, dtype
+        self.sort, self.id, self.dtype = sort_of(space, shape, dtype, partition), id, dtype
         self.name, self.where, self.kind = name, where, kind
         self.address, self.partition = address, partition
-        self.on_chip, self.free = sort.on_chip, sort.free
-        self.partition_bytes, self.nbytes = sort.partition_bytes, sort.nbytes
+
+    @property
+    def space(self) -> str:
+        """One of `SPACES`."""
+        return self.sort.space
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the dimensions."""
+        return self.sort.shape
+
+    @property
+    def on_chip(self) -> bool:
+        """Whether it lies in SBUF or PSUM."""
+        return self.sort.on_chip
+
+    @property
+    def free(self) -> int:
+        """Elements of each partition on chip; all elements in HBM."""
+        return self.sort.free
+
+    @property
+    def partition_bytes(self) -> int:
+        """Bytes in each partition on chip; all bytes in HBM."""
+        return self.sort.partition_bytes
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all partitions."""
+        return self.sort.nbytes
 
     @property
     def partitions(self) -> int:

@@ -15,12 +15,17 @@ from opentrn.isa import relayout
 from opentrn.isa.access import (
     DERIVED,
     OWN,
+    PLACED,
     facts_of,
+    interned,
+    kept_cut,
     numpy_layout,
     remember,
     reread,
     runtime_offset,
+    shares,
     static_pattern,
+    with_cut,
 )
 from opentrn.isa.buffer import Buffer
 from opentrn.isa.index import (
@@ -39,8 +44,6 @@ from opentrn.isa.overlap import views_meet
 
 Steps = tuple[tuple[int, int], ...]
 
-CUTS = 1024  # of one view that are kept
-
 _set = object.__setattr__
 
 
@@ -49,7 +52,8 @@ class View:
 
     `index` is None or an `Indirect`.  Views are frozen; equal when they address the same elements
     of the same buffer in the same way.  Derived facts (`isa.access.DERIVED`) are computed when
-    first asked for and kept; views that look in one way at buffers of one sort share them.
+    first asked for and kept; views that look in one way at buffers of one sort share them, and
+    keep for themselves only those that are asked for all the time: long programs have many views.
     """
 
     buffer: Buffer
@@ -57,7 +61,6 @@ class View:
     steps: Steps
     dtype: DType
     index: Indirect | None
-    shape: tuple[int, ...]
     strides: tuple[int, ...]
     size: int
     nbytes: int
@@ -71,9 +74,8 @@ class View:
     whole: bool
 
     __slots__ = (
-        "buffer", "offset", "steps", "dtype", "index", "shape", "strides", "size", "nbytes",
-        "pitch", "partitions", "free_size", "partition_step", "start_partition", "free_offset",
-        "contiguous", "whole", "form", "_region", "_facts", "_hash", "_cuts",
+        "buffer", "offset", "steps", "dtype", "index", "whole", "form", "_region", "_facts",
+        "_cuts",
     )  # fmt: skip
 
     def __init__(
@@ -94,14 +96,15 @@ class View:
         derive = DERIVED.get(name)
         if derive is None:
             raise AttributeError(f"a View has no attribute {name!r}")
-        if name in OWN or self.index is not None or self.buffer.address is not None:
+        if name in OWN or (name in PLACED and not shares(self)):
             value = derive(self)
         else:
             known = self._facts
             value = known.get(name)
             if value is None:
                 value = known[name] = derive(self)
-        _set(self, name, value)
+        if name in KEPT:
+            _set(self, name, value)
         return value
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -124,7 +127,7 @@ class View:
         )
 
     def __hash__(self) -> int:
-        return self._hash
+        return hash((id(self.buffer), self.offset, self.steps, self.dtype, self.index))
 
     def __repr__(self) -> str:
         b = self.buffer
@@ -133,6 +136,11 @@ class View:
         return f"View({text}{f' {self.index.kind} index' if self.index else ''})"
 
     # ------------------------------------------------------------------ facts
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the dimensions."""
+        return tuple([count for _, count in self.steps])
 
     @property
     def ndim(self) -> int:
@@ -225,16 +233,15 @@ class View:
         if self.index is not None or len(key) != len(self.steps):
             return None
         buffer, kept = self.buffer, self._cuts
-        cut = plain_cut(self.offset, self.steps, key, buffer.on_chip)
+        cut = plain_cut(self.offset, self.steps, key, buffer.sort.on_chip)
         if cut is None:
             return None
-        made = kept.get(cut)
+        made = kept_cut(kept, cut)
         if made is None:
-            if len(kept) >= CUTS:
-                kept.clear()
-            made = kept[cut] = View(buffer, cut[0], cut[1], self.dtype)
-            if buffer.address is None:
+            made = View(buffer, cut[0], interned(cut[1]), self.dtype)
+            if shares(made):
                 remember(made, facts_of(made))
+            _set(self, "_cuts", with_cut(kept, made))
         return made
 
     def slice(self, dim: int, start: int, end: int, step: int = 1) -> "View":
@@ -580,11 +587,14 @@ class View:
         )
 
 
+KEPT = frozenset(View.__slots__)
+
+
 def of(buffer: Buffer) -> View:
     """The view of a whole buffer."""
     sort = buffer.sort
     made = View(buffer, 0, sort.steps, buffer.dtype)
     if buffer.address is None:
         remember(made, sort.whole)
-    _set(made, "_cuts", {})
+    _set(made, "_cuts", ())
     return made

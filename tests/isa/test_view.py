@@ -550,3 +550,34 @@ def test_a_size_that_equals_an_integer_is_still_looked_at():
     assert tensor((np.int64(128), 48)).shape == (128, 48)
     assert tensor([128, 48]).shape == (128, 48)
     assert type(tensor((np.int64(128), 48)).shape[0]) is int
+
+
+@pytest.mark.parametrize("count", [1, 4, 5, 40, 3000])
+def test_cuts_that_are_taken_again_are_the_same_view_however_many_there_are(count):
+    tile = tensor((128, 4096))
+    twin = np.arange(128 * 4096).reshape(128, 4096)
+    cuts = [tile[:, n : n + 7] for n in range(count)]
+    assert all(same(cut, twin[:, n : n + 7]) for n, cut in enumerate(cuts))
+    late = range(max(count - 900, 0), count)  # of so many some are forgotten
+    assert all(tile[:, n : n + 7] is cuts[n] for n in late)
+    assert all(tile[:, n : n + 7] == cuts[n] for n in range(0, count, 50))
+
+
+def test_tiles_cut_in_one_way_share_what_follows_from_it_and_addresses_are_seen():
+    one, other = (tensor((128, 64))[0:128, 8:40] for _ in range(2))
+    assert one != other
+    assert one.steps is other.steps
+    assert one._facts is other._facts
+    assert one.form is other.form
+    assert one.box() == other.box() == (0, 128, 32, 160)
+    low, high = (tensor((128, 64), space="psum", address=at)[:, 8:40] for at in (0, 1024))
+    assert low.form != high.form
+    assert low.box() == high.box()
+    assert low.strides == high.strides == one.strides
+
+
+def test_a_view_of_a_long_program_is_small():
+    tile = tensor((128, 64))
+    sizes = [one.__sizeof__() for one in (tile, tile[:, 0:32], tile.buffer)]
+    assert max(sizes[:2]) <= 96  # bytes
+    assert sizes[2] <= 80
