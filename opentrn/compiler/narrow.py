@@ -6,7 +6,7 @@ its size before it is narrowed.
 """
 
 from opentrn.base import DType, float32, int32, uint32
-from opentrn.graph import Builder, Pattern, PatternBuilder, Rule, Value, no
+from opentrn.graph import Builder, Pattern, PatternBuilder, Rule, Value, no, splat_of
 
 # What the chip stores: 64-bit types are narrowed, as the vendor's compiler does.
 ON_DEVICE = {"int64": int32, "uint64": uint32, "float64": float32}
@@ -202,6 +202,45 @@ class CountWide(Rule):
         return g.popcnt(g.input("x", (4,), "uint32"))
 
 
+class IntegerPower(Rule):
+    """power of integers → squares multiplied where the exponent has a bit, wrapped around"""
+
+    def find(p: PatternBuilder, x: Pattern, exponent: Pattern) -> Pattern:
+        return p.power(x, exponent, bind="made")
+
+    def when(x: Value) -> bool | no:
+        return x.dtype.kind in ("int", "uint") or no("its dtype is no integer's")
+
+    def make(g: Builder, x: Value, exponent: Value, made: Value) -> Value:
+        square, bits = g.cast(x, "int32"), g.cast(exponent, "int32")
+        known = splat_of(exponent)
+        one, zero = g.like(square, 1), g.like(square, 0)
+        places = 32 if known is None else max(int(abs(known)).bit_length(), 1)
+        result = one
+        for place in range(min(places, 32)):
+            bit = g.and_(g.shift_right_logical(bits, g.like(bits, place)), one)
+            taken = g.compare(bit, zero, direction="NE")
+            result = g.select(taken, g.multiply(result, square), result)
+            square = g.multiply(square, square)
+        if x.dtype.kind == "int":
+            # Of a negative power only 1 and -1 leave a whole number, which all its bits give.
+            small = g.compare(g.abs(g.cast(x, "int32")), one, direction="EQ")
+            whole = g.or_(g.compare(bits, zero, direction="GE"), small)
+            result = g.select(whole, result, zero)
+        return _wrapped(g, result, x.dtype) if x.dtype in NARROW else g.cast(
+            g.bitcast_convert(result, "uint32") if x.dtype.kind == "uint" else result, x.dtype
+        )  # fmt: skip
+
+    def sample(g: Builder) -> tuple[Value, ...]:
+        pairs = [(g.input(f"x{d}", (40,), d), g.input(f"y{d}", (40,), d))
+                 for d in (*NARROW, "int32", "uint32", "int64")]  # fmt: skip
+        made = [g.power(x, y) for x, y in pairs]
+        return *made, *(g.power(x, g.like(x, 3)) for x, _ in pairs)
+
+    def refuse(g: Builder) -> Value:
+        return g.power(g.input("x", (4,)), g.input("y", (4,)))
+
+
 class FullExponent(Rule):
     """reduce_precision to as many exponent bits as the dtype has → to 8, which drops none"""
 
@@ -222,7 +261,8 @@ class FullExponent(Rule):
         return g.reduce_precision(g.input("x", (40,)), 5, 7)
 
 
-BITS = (*map(_shift, SHIFTS), CountNarrow, LeadingZerosNarrow, CountWide, FullExponent)
+BITS = (*map(_shift, SHIFTS), CountNarrow, LeadingZerosNarrow, CountWide, IntegerPower,
+        FullExponent)
 WRAP = (*map(_two, ("add", "subtract", "multiply", "divide")),
         *map(_one, ("negate", "abs", "not_")), WrapSums, *BITS)  # fmt: skip
 

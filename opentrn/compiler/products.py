@@ -112,8 +112,8 @@ class PatchesToLinear(Rule):
         return p.convolution(image, kernel, bind="conv")
 
     def when(conv: Value) -> bool | no:
-        if conv.dtype.kind != "float":
-            return no("the numbers are not floats")
+        if conv.dtype.kind not in ("float", "int", "uint"):
+            return no("the numbers are neither floats nor integers")
         return _without_gaps(conv) or no("windows overlap, leave gaps, or are padded")
 
     def make(g: Builder, kernel: Value, conv: Value) -> Value:
@@ -159,8 +159,8 @@ class WindowsToProduct(Rule):
         return p.convolution(image, kernel, bind="conv")
 
     def when(conv: Value) -> bool | no:
-        if conv.dtype.kind != "float":
-            return no("the numbers are not floats")
+        if conv.dtype.kind not in ("float", "int", "uint"):
+            return no("the numbers are neither floats nor integers")
         if any(d != 1 for d in conv.attrs.lhs_dilation):
             return no("the image is dilated (a transposed convolution)")
         return not _without_gaps(conv) or no("windows lie side by side: PatchesToLinear")
@@ -170,7 +170,7 @@ class WindowsToProduct(Rule):
         a, count = conv.attrs, w.rank - 2
         low, high = ((0, *(p[i] for p in a.padding), 0) for i in (0, 1))
         if any(low) or any(high):
-            zero = g.full((), 0.0, x.dtype)
+            zero = g.full((), 0, x.dtype)
             x = g.pad(x, zero, low=low, high=high, interior=(0,) * x.rank)
         sizes = tuple(conv.shape[axis] for axis in a.out_axes[2:])
         parts = [
@@ -195,7 +195,14 @@ class WindowsToProduct(Rule):
             _sample(g, 2, padding=((1, 1), (2, 0)), rhs_dilation=(2, 1)),
             _sample(g, 1, groups=2),
             _sample(g, 0, padding=((0, 0), (1, 1))),
+            WindowsToProduct._whole(g, "int32"),
+            WindowsToProduct._whole(g, "int8"),
         )
+
+    def _whole(g: Builder, kind: str) -> Value:
+        image, kernel = g.input("i", (2, 4, 9, 6), kind), g.input("k", (6, 2, 2, 3), kind)
+        padding = ((1, 1), (2, 0))
+        return g.convolution(image, kernel, strides=(2, 1), padding=padding, groups=2)
 
     def refuse(g: Builder) -> tuple[Value, ...]:
         return _sample(g, 0), _sample(g, 1, lhs_dilation=(2, 2))

@@ -34,7 +34,7 @@ def _digits(g: Builder, x: Value) -> list[Value]:
 
 declare(
     "compiler.integer_product",
-    "A matrix product of 32- or 64-bit integers.",
+    "A matrix product or convolution of 32- or 64-bit integers.",
     rule="the Neuron compiler refuses it: the Tensor Engine would compute with floats, exact to "
     "2**24",
     fix="convert to a float first, x.float() @ y.float(), or compile(..., integer_products=True), "
@@ -45,10 +45,11 @@ declare(
 
 def refuse_integer_products(graph: Graph) -> None:
     """UnsupportedError `compiler.integer_product` for products that the Neuron compiler refuses."""
-    refused = [v for v in graph if v.op == "dot_general" and all(map(_long, v.args))]
+    products = ("dot_general", "convolution")
+    refused = [v for v in graph if v.op in products and all(map(_long, v.args))]
     if refused:
         raise UnsupportedError(
-            f"{len(refused)} × dot_general of {refused[0].args[0].dtype}: "
+            f"{len(refused)} × {refused[0].op} of {refused[0].args[0].dtype}: "
             "the Tensor Engine multiplies floats",
             code="compiler.integer_product",
             at=refused[0].where,

@@ -186,9 +186,58 @@ def test_products_of_integers_are_exact(left, right, result):
     np.testing.assert_array_equal(found.astype(np.int64), wanted)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_powers(kind):
+    """Wrapped around; of a negative power the whole part, as the data say and as a known one."""
+    a, b = pairs(kind)
+    small = np.arange(a.size) % 40 - (8 if np.iinfo(kind).min < 0 else 0)
+    b = np.where(np.arange(a.size) % 3 == 0, b, small)
+
+    def whole(n, power):
+        if power >= 0:
+            return wrapped(pow(n % 2**32, power, 2**32), kind)
+        return {1: 1, -1: 1 if power % 2 == 0 else -1}.get(n, 0)
+
+    known = (0, 1, 5, 40) + ((-3, -2) if np.iinfo(kind).min < 0 else ())
+
+    def build(x, y):
+        return g.power(x, y), *(g.power(x, g.like(x, n)) for n in known)
+
+    found, _ = on_chip(build, a.astype(kind), b.astype(kind))
+    for have, power in zip(found, (b, *known), strict=True):
+        powers = np.broadcast_to(power, a.shape).tolist()
+        want = [whole(n, p) for n, p in zip(a.tolist(), powers, strict=True)]
+        np.testing.assert_array_equal(have.astype(np.int64), want)
+
+
+@pytest.mark.parametrize(("kind", "result"), [("int8", "int32"), ("uint8", "uint32"),
+                                              ("int16", "int16"), ("uint8", "uint8")])
+def test_convolutions_of_integers_are_exact(kind, result):
+    """With padding, strides, gaps and groups, modulo what the result holds."""
+    random, ends = np.random.default_rng(0), np.iinfo(kind)
+    image = random.integers(ends.min, ends.max, (2, 4, 7, 6), np.int64, endpoint=True)
+    kernel = random.integers(ends.min, ends.max, (6, 2, 3, 2), np.int64, endpoint=True)
+    padded = np.pad(image, ((0, 0), (0, 0), (1, 2), (0, 1)))
+    want = np.zeros((2, 6, 3, 4), np.int64)
+    for out, row, column in np.ndindex(6, 3, 4):
+        group = slice(2 * (out // 3), 2 * (out // 3) + 2)
+        seen = padded[:, group, 2 * row: 2 * row + 5: 2, column: column + 4: 3]
+        want[:, out, row, column] = (seen * kernel[out]).sum((1, 2, 3))
+    (found,), _ = on_chip(
+        lambda x, k: g.convolution(g.cast(x, result), g.cast(k, result), strides=(2, 1),
+                                   padding=((1, 2), (0, 1)), rhs_dilation=(2, 3), groups=2),
+        image.astype(kind), kernel.astype(kind),
+    )  # fmt: skip
+    np.testing.assert_array_equal(found.astype(np.int64), np.vectorize(wrapped)(want, result))
+
+
 @pytest.mark.parametrize("kind", ["int32", "uint32", "int64"])
 def test_products_of_long_integers_are_refused_as_by_the_neuron_compiler(kind):
     x = np.ones((2, 2), kind)
     with pytest.raises(UnsupportedError) as error:
         on_chip(lambda a, b: g.dot_general(a, b, lhs_contracting=1, rhs_contracting=0), x, x)
     assert (error.value.code, error.value.neuron) == ("compiler.integer_product", "NCC_EVRF035")
+    image, kernel = np.ones((1, 2, 4, 4), kind), np.ones((2, 2, 2, 2), kind)
+    with pytest.raises(UnsupportedError, match="1 × convolution of"):
+        on_chip(lambda x, k: g.convolution(x, k, strides=(1, 1), padding=((0, 0),) * 2),
+                image, kernel)  # fmt: skip
