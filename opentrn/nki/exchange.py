@@ -1,5 +1,6 @@
 """Collectives carried out: who meets whom, that all call the same, and what each receives."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,7 +11,7 @@ from opentrn import hw
 from opentrn.base import LimitError, OrderError, UsageError, declare, explanation
 from opentrn.comm import Group
 from opentrn.isa import Instruction, View
-from opentrn.sim import Finding, Machine, Piece, exchanged
+from opentrn.sim import Finding, Machine, Piece, exchanged, landing, overlapping
 
 declare(
     "nki.ranks",
@@ -227,9 +228,20 @@ def settle(ranks: list[list[Offer]]) -> None:
         _must_share(own)
     form = offers[0].instruction.form
     held = [_given(offer) for offer in offers]
-    for offer, found in zip(offers, exchanged(form, held), strict=True):
+    senders = [(offer.called, offer.instruction.where) for offer in offers]
+    for place, (offer, found) in enumerate(zip(offers, exchanged(form, held), strict=True)):
+        if len(offers) > 1:
+            _notice(offer, overlapping(offer.instruction, place))
         for name, value in found.items():
+            if isinstance(value, list):
+                _notice(offer, landing(offer.instruction, name, value, senders))
             _store(offer, name, value)
+
+
+def _notice(offer: Offer, found: Iterable[Finding]) -> None:
+    """Keep findings for the rank, each once."""
+    known = offer.machine.findings
+    known += [one for one in dict.fromkeys(found) if one not in known]
 
 
 def _must_agree(offers: list[Offer]) -> None:

@@ -5,8 +5,8 @@ Where to look:
 *What it computes.* `functional` runs instructions on `memory`; `plan` is how those of one form run,
 `groups` sums in PSUM, `states` what engines keep, `dynamic` and `columns` addresses from registers
 and index tiles, `late` work put off.  `replay` runs a program again, `exposed` says what it must
-blank before.  `lockstep` runs several cores, `collectives` moves data between them, `threads` holds
-BLAS to one thread.
+blank before.  `lockstep` runs several cores, `collectives` moves data between them, `peers` finds
+what they touch without order, `threads` holds BLAS to one thread.
 
 *What is wrong with it.* `strict` lists what is noticed; `legality` finds it without computing,
 `races` finds accesses without order.
@@ -37,6 +37,7 @@ from opentrn.sim.depend import check_waits, moved_trips
 from opentrn.sim.functional import Machine
 from opentrn.sim.legality import examine
 from opentrn.sim.lockstep import Lockstep
+from opentrn.sim.peers import landing, overlapping
 from opentrn.sim.place import Placement, place
 from opentrn.sim.plan import Plan, plan_of
 from opentrn.sim.races import races
@@ -61,9 +62,11 @@ __all__ = [
     "check_waits",
     "examine",
     "exchanged",
+    "landing",
     "moved_trips",
     "noticed",
     "one_blas_thread",
+    "overlapping",
     "place",
     "plan_of",
     "races",

@@ -29,10 +29,14 @@ declare(
 
 
 class Piece(NamedTuple):
-    """Elements that replace part of a flat buffer, from element `start` on."""
+    """Elements that replace part of a flat buffer, from element `start` on.
+
+    `sender` is the place in the list of the rank that they come from.
+    """
 
     start: int
     values: np.ndarray
+    sender: int = 0
 
 
 Held = Sequence[dict[str, np.ndarray]]
@@ -164,7 +168,8 @@ def _land(form, held: Held, found: Found, arrived: list[list[np.ndarray]]) -> No
                     f"`dsts` at place {rank}",
                     f"there is room for {min(room, max(0, size - start))}",
                 )
-        own["dsts0"] = [Piece(s, c) for s, c in zip(starts, chunks, strict=True) if c.size]
+        placed = enumerate(zip(starts, chunks, strict=True))
+        own["dsts0"] = [Piece(start, c, sender) for sender, (start, c) in placed if c.size]
         if not form.recv_counts_known:
             counts = np.array([chunk.size for chunk in chunks], np.uint32)
             own["metadata_tensor"] = [Piece(2 * form.ranks, counts)]
