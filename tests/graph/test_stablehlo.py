@@ -111,6 +111,10 @@ CONSTANTS = [
     ("tensor<2x2xf32>", "7.0", np.full((2, 2), 7, np.float32)),
     ("tensor<3xui16>", "65535", np.full(3, 65535, np.uint16)),
     ("tensor<3xi1>", "true", np.full(3, True)),
+    ("tensor<3x7xi1>", '"0x05801F"',  # as bits, lowest first
+     np.array([[1, 0, 1, 0, 0, 0, 0], [0] * 7, [0, 1, 1, 1, 1, 1, 1]], bool)),
+    ("tensor<5xi1>", '"0x16"', np.array([0, 1, 1, 0, 1], bool)),
+    ("tensor<5xi1>", '"0x0001010001"', np.array([0, 1, 1, 0, 1], bool)),  # as bytes
     ("tensor<2xcomplex<f32>>", "(1.0, 2.0)", np.full(2, 1 + 2j, np.complex64)),
     ("tensor<0xf32>", "[]", np.zeros(0, np.float32)),
     ("tensor<i32>", "5", np.int32(5)),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import re
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -86,11 +87,26 @@ def parse(source: Any) -> Any:
                          code="graph.stablehlo_text", fix="give text, bytes or an MLIR module")
     bindings()
     data = source.encode() if isinstance(source, str) else source
+    data = data if data.startswith(BYTECODE) else _PACKED.sub(_unpacked, data)
     problem = Guard.shared().check(data)
     if problem:
         raise _refused(problem)
     from opentrn.graph.importers.stablehlo_guard import parse_module
     return parse_module(data, context())
+
+
+# TensorFlow 2.21 writes larger arrays of i1 as bits, lowest first; jaxlib's MLIR reads bytes.
+_PACKED = re.compile(rb'dense<"0x([0-9A-Fa-f]+)">(?=\s*:\s*tensor<((?:\d{1,10}x){1,12})i1>)')
+
+
+def _unpacked(found: re.Match[bytes]) -> bytes:
+    """An array of i1 written as bits, as the parser reads it; anything else as it is."""
+    number = prod(int(size) for size in found[2].split(b"x")[:-1])
+    if len(found[1]) != 2 * -(-number // 8) or number < 2:
+        return found[0]
+    held = np.frombuffer(bytes.fromhex(found[1].decode()), np.uint8)
+    bits = np.unpackbits(held, count=number, bitorder="little")
+    return b'dense<"0x%s">' % bits.tobytes().hex().encode()
 
 
 def _refused(problem: str) -> FileFormatError:

@@ -156,6 +156,16 @@ def test_a_keras_model():
     near(evaluate(kept, [x])[0], model(x).numpy(), 1e-4)
 
 
+def test_a_causal_mask():
+    """Attention that looks back alone: TensorFlow writes the mask as bits."""
+    x, one = floats(2, 6, 8), keras.Input(batch_shape=(2, 6, 8))
+    model = keras.Model(one, keras.layers.MultiHeadAttention(2, 4)(one, one, use_causal_mask=True))
+    found = neuron.trace(model, x)(x).numpy()
+    near(found, model(x).numpy(), 1e-4)
+    x[:, 4:] = 0
+    near(neuron.trace(model, x)(x).numpy()[:, :4], found[:, :4], 1e-5)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("saved") / "net"
