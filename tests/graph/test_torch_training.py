@@ -47,6 +47,8 @@ def test_batch_norm_moves_its_running_statistics():
     mean, variance = normal(6, seed=2), normal(6, seed=3).abs()
     check(lambda x, w, b, m, v: aten._native_batch_norm_legit_functional(
         x, w, b, m, v, True, 0.3, 1e-5), image, scale, shift, mean, variance)
+    check(lambda x, w, b, m, v: aten._native_batch_norm_legit_functional(
+        x, w, b, m, v, False, 0.3, 1e-5)[::3], image, scale, shift, mean, variance)
     check(lambda x: aten._native_batch_norm_legit.no_stats(x, None, None, True, 0.1, 1e-5), image)
 
 

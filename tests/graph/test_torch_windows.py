@@ -1,44 +1,10 @@
-"""Gradients of windows and lookups as graphs, against torch's autograd in float64."""
+"""Gradients of what looks through windows, as graphs, against torch's autograd in float64."""
 
-import warnings
-
-import numpy as np
 import pytest
 
-from opentrn.graph import evaluate, from_fx
-
 torch = pytest.importorskip("torch", reason="the extra `torch` is not installed")
-backend = pytest.importorskip("opentrn.frameworks.torch.backend", reason="the extra `torch`")
-F = torch.nn.functional
-
-
-def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed + sum(shape)))
-
-
-def agree(function, *tensors):
-    """Values and gradients of a function's graphs are torch's in float64."""
-    from torch.fx.experimental.proxy_tensor import make_fx
-
-    def both(*given):
-        leaves = [x.detach().requires_grad_() if x.is_floating_point() else x for x in given]
-        made = function(*leaves)
-        weights = torch.linspace(0.5, 1.5, made.numel(), dtype=made.dtype).reshape(made.shape)
-        wanted = [x for x in leaves if x.requires_grad]
-        return [made.detach(), *torch.autograd.grad(made, wanted, weights)]
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        module = make_fx(both, decomposition_table=backend.decompositions(),
-                         tracing_mode="fake")(*tensors)  # fmt: skip
-        traced = from_fx(module)
-    found = evaluate(traced.graph, [tensors[i].numpy() for i in traced.inputs])
-    exact = both(*(x.double() if x.is_floating_point() else x for x in tensors))
-    for (kind, place), want in zip(traced.outputs, exact, strict=True):
-        assert kind == "value"
-        scale = max(1.0, float(want.abs().max()))
-        np.testing.assert_allclose(found[place], want.numpy(), rtol=2e-5, atol=2e-5 * scale)
-
+held = pytest.importorskip("tests.graph.torch_gradients", reason="the extra `torch`")
+agree, normal, F = held.agree, held.normal, torch.nn.functional
 
 IMAGE, LINE, VOLUME = normal(2, 4, 9, 7), normal(2, 4, 11), normal(1, 4, 5, 4, 6)
 
@@ -121,3 +87,18 @@ def test_windows_as_an_axis(axis, size, step):
 @pytest.mark.parametrize("padding", [(2, 3), (1, 0, 2, 1), (3, -1, -2, 4)])
 def test_repeated_edges(padding):
     agree(lambda x: F.pad(x, padding, mode="replicate"), IMAGE if len(padding) > 2 else LINE)
+
+
+@pytest.mark.parametrize("size", [(5, 4), (18, 3), (9, 20)])
+@pytest.mark.parametrize("align", [False, True])
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_interpolation_with_antialiasing(mode, align, size):
+    agree(lambda x: F.interpolate(x, size, mode=mode, align_corners=align, antialias=True), IMAGE)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
+def test_nearest_interpolation(mode):
+    agree(lambda x: F.interpolate(x, 17, mode=mode), LINE)
+    agree(lambda x: F.interpolate(x, (4, 9), mode=mode), IMAGE)
+    agree(lambda x: F.interpolate(x, scale_factor=1.7, mode=mode), IMAGE)
+    agree(lambda x: F.interpolate(x, (3, 8, 6), mode=mode), VOLUME)

@@ -30,6 +30,9 @@ _WHOLE = {
     "native_layer_norm": "native_layer_norm",
     "native_group_norm": "native_group_norm",
     "convolution_overrideable": "convolution",
+    "cummax": "cummax",
+    "cummin": "cummin",
+    "masked_scatter_backward": "masked_scatter_backward",
 }
 NAME = "neuron"
 

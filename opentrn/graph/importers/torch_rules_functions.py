@@ -128,6 +128,55 @@ def prod_all(g: Builder, self: Value, dtype: str | None = None) -> Value:
     return prod_dim(g, g.reshape(self, (self.size,)), 0, False, dtype)
 
 
+@torch_op("aten::angle(Tensor self) -> Tensor")
+def angle(g: Builder, self: Value) -> Value:
+    """π where self is below 0, else 0; NaN stays."""
+    x = g.cast(self, floated(self.dtype))
+    turned = g.select(g.compare(x, g.like(x, 0.0), direction="LT"), g.like(x, np.pi),
+                      g.like(x, 0.0))
+    return g.select(g.compare(x, x, direction="NE"), x, turned)
+
+
+ERFINV = (
+    (2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087,
+     -0.00125372503, -0.00417768164, 0.246640727, 1.50140941),
+    (-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773,
+     -0.0076224613, 0.00943887047, 1.00167406, 2.83297682),
+)
+"""M. Giles, "Approximating the erfinv function" (GPU Computing Gems, Jade Edition, 2011), table 5:
+coefficients in single precision near 0 and near ±1, the highest power first."""
+
+
+@torch_op("aten::erfinv(Tensor self) -> Tensor")
+def erfinv(g: Builder, self: Value) -> Value:
+    """The inverse of erf, ±∞ at ±1 and NaN beyond."""
+    kind = floated(self.dtype)
+    x = g.cast(self, "float32")
+    w = g.negate(g.log((1.0 - x) * (1.0 + x)))
+    found = []
+    for t, numbers in zip((w - 2.5, g.sqrt(w) - 3.0), ERFINV, strict=True):
+        total = g.like(x, numbers[0])
+        for number in numbers[1:]:
+            total = total * t + number
+        found.append(total * x)
+    made = g.select(g.compare(w, g.like(w, 5.0), direction="LT"), *found)
+    end = g.compare(g.abs(x), g.like(x, 1.0), direction="EQ")
+    return g.cast(g.select(end, x * float("inf"), made), kind)
+
+
+@torch_op("aten::hardshrink_backward(Tensor grad_out, Tensor self, Scalar lambd) -> Tensor")
+def hardshrink_backward(g: Builder, grad_out: Value, self: Value, lambd: Any) -> Value:
+    """The gradient where self is farther than lambd from 0."""
+    near = g.compare(g.abs(self), g.like(self, float(lambd)), direction="LE")
+    return g.select(near, g.like(grad_out, 0.0), grad_out)
+
+
+@torch_op("aten::softshrink_backward(Tensor grad_output, Tensor self, Scalar lambd) -> Tensor")
+def softshrink_backward(g: Builder, grad_output: Value, self: Value, lambd: Any) -> Value:
+    """The gradient where self is farther than lambd from 0."""
+    return hardshrink_backward(g, grad_output, self, lambd)
+
+
 # ---------------------------------------------------------------------- products
 
 
@@ -291,17 +340,6 @@ def median(g: Builder, self: Value) -> Value:
     return median_dim(g, g.reshape(self, (self.size,)), 0)[0]
 
 
-@torch_op("aten::scatter_reduce.two(Tensor self, int dim, Tensor index, Tensor src, str reduce, *, "
-          "bool include_self=True) -> Tensor")
-def scatter_reduce(g: Builder, self: Value, dim: int, index: Value, src: Value, reduce: str,
-                   include_self: bool = True) -> Value:
-    """self with src added where `gather` would read."""
-    if reduce != "sum" or not include_self:
-        raise refuse(f"scatter_reduce by {reduce}{'' if include_self else ' without self'}",
-                     g.where, "reduce='sum' with include_self=True has a kernel")
-    return scatter_add(g, self, dim, index, src)
-
-
 @torch_op("aten::new_empty_strided(Tensor self, SymInt[] size, SymInt[] stride, *, ScalarType? "
           "dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor")
 def new_empty_strided(g: Builder, self: Value, size: Any, stride: Any,
@@ -410,6 +448,22 @@ def embedding_bag_backward(g: Builder, grad: Value, indices: Value, offset2bag: 
     zero = g.full((num_weights, grad.shape[1]), 0.0, grad.dtype)
     places = g.broadcast_in_dim(indices, rows.shape, (0,))
     return scatter_add(g, zero, 0, places, rows)
+
+
+@torch_op("aten::_embedding_bag_per_sample_weights_backward(Tensor grad, Tensor weight, Tensor "
+          "indices, Tensor offsets, Tensor offset2bag, int mode, int padding_idx=-1) -> Tensor")
+def embedding_bag_weights_gradient(g: Builder, grad: Value, weight: Value, indices: Value,
+                                   offsets: Value, offset2bag: Value, mode: int,
+                                   padding_idx: int = -1) -> Value:
+    """For each row of a bag, its product with the bag's gradient; 0 of the padding row."""
+    if not offset2bag.size:
+        starts = g.slice(offsets, [0], [grad.shape[0]], [1])
+        offset2bag = _bag_of_each(g, starts, indices.shape[0])
+    made = g.sum(g.take(weight, indices, 0) * g.take(grad, offset2bag, 0), (1,))
+    if padding_idx < 0:
+        return made
+    padding = g.compare(indices, g.like(indices, padding_idx), direction="EQ")
+    return g.select(padding, g.like(made, 0.0), made)
 
 
 __all__ = ["FUNCTIONS"]

@@ -71,11 +71,40 @@ def index(g: Builder, self: Value, indices: Indices) -> Value:
                     slice_sizes=sizes)
 
 
+def _under_mask(g: Builder, x: Value, indices: Indices, values: Value,
+                accumulate: bool) -> Value | None:
+    """x[mask] = values (or +=) for values that are the same at every True; None for others."""
+    given = [(axis, index) for axis, index in enumerate(indices) if index is not None]
+    if len(given) != 1 or given[0][1].dtype.kind != "bool":
+        return None
+    (axis, mask), = given
+    last = axis + mask.rank
+    rest = x.shape[last:]
+    if axis and values.rank > len(rest) or values.size != math.prod(values.shape[-len(rest):]
+                                                                    if rest else ()):
+        return None
+    one = g.reshape(values, values.shape[max(values.rank - len(rest), 0):])
+    spread = g.broadcast_in_dim(mask, shape=x.shape, dimensions=tuple(range(axis, last)))
+    new = g.broadcast(g.cast(one, x.dtype), x.shape)
+    return g.select(spread, x + new if accumulate else new, x)
+
+
+@torch_op("aten::_index_put_impl(Tensor self, Tensor?[] indices, Tensor values, bool "
+          "accumulate=False, bool unsafe=False) -> Tensor")
+def index_put_impl(g: Builder, self: Value, indices: Indices, values: Value,
+                   accumulate: bool = False, unsafe: bool = False) -> Value:
+    """As `index_put`."""
+    return index_put(g, self, indices, values, accumulate)
+
+
 @torch_op("aten::index_put(Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False) "
           "-> Tensor")
 def index_put(g: Builder, self: Value, indices: Indices, values: Value,
               accumulate: bool = False) -> Value:
     """self with self[indices] replaced by values, or values added there."""
+    masked = _under_mask(g, self, indices, values, accumulate)
+    if masked is not None:
+        return masked
     vectors, placed = _vectors(g, self, indices)
     lead = vectors.rank - 1
     window = _window_places(placed, self.rank, lead)

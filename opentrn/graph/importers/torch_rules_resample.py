@@ -43,13 +43,17 @@ def _resampled(g: Builder, x: Value, matrices: Sequence[np.ndarray]) -> Value:
 # ---------------------------------------------------------------------- interpolation
 
 
+def _step(count: int, wanted: int, align: bool, scale: float | None) -> float:
+    """How far apart in the input the output's elements lie."""
+    if align:
+        return (count - 1) / (wanted - 1) if wanted > 1 else 0.0
+    return 1 / scale if scale else count / wanted
+
+
 def _sources(count: int, wanted: int, align: bool, scale: float | None) -> np.ndarray:
     """Where in the input each output element lies."""
-    places = np.arange(wanted, dtype=np.float64)
-    if align:
-        return places * ((count - 1) / (wanted - 1) if wanted > 1 else 0.0)
-    step = 1 / scale if scale else count / wanted
-    return (places + 0.5) * step - 0.5
+    places, step = np.arange(wanted, dtype=np.float64), _step(count, wanted, align, scale)
+    return places * step if align else (places + 0.5) * step - 0.5
 
 
 def linear_matrix(count: int, wanted: int, align: bool, scale: float | None) -> np.ndarray:
@@ -75,6 +79,43 @@ def cubic_matrix(count: int, wanted: int, align: bool, scale: float | None) -> n
         weight = np.where(far <= 1, near, np.where(far < 2, outer, 0.0))
         np.add.at(made, (np.arange(wanted), np.clip(first + tap, 0, count - 1)), weight)
     return made
+
+
+def _smooth_matrix(reach: int, filtered: Callable[[np.ndarray], np.ndarray]) -> Any:
+    """Weights of interpolation with antialiasing: a filter that reaches `reach` input elements to
+    either side, wider by the factor when an image gets smaller, so that every element counts."""
+    def matrix(count: int, wanted: int, align: bool, scale: float | None) -> np.ndarray:
+        step = _step(count, wanted, align, scale)
+        wide = max(step, 1.0)
+        made = np.zeros((wanted, count))
+        for n in range(wanted):
+            centre = step * (n + 0.5)
+            first = max(int(centre - reach * wide + 0.5), 0)
+            last = min(int(centre + reach * wide + 0.5), count)
+            weights = filtered(np.abs(np.arange(first, last) - centre + 0.5) / wide)
+            made[n, first:last] = weights / weights.sum()
+        return made
+    return matrix
+
+
+def _triangle(far: np.ndarray) -> np.ndarray:
+    return np.maximum(1 - far, 0.0)
+
+
+def _cubic(far: np.ndarray) -> np.ndarray:
+    """Keys' cubic with the parameter -0.5, which torch takes for antialiasing."""
+    near, outer = (1.5 * far - 2.5) * far * far + 1, ((-0.5 * far + 2.5) * far - 4) * far + 2
+    return np.where(far < 1, near, np.where(far < 2, outer, 0.0))
+
+
+def _nearest_matrix(exact: bool) -> Any:
+    """Ones where the nearest element is; torch rounds down, or with `exact` to the middle."""
+    def matrix(count: int, wanted: int, scale: float | None) -> np.ndarray:
+        step = np.float32(1 / scale if scale else count / wanted)
+        places = np.arange(wanted, dtype=np.float32) + np.float32(0.5 if exact else 0.0)
+        sources = np.minimum((places * step).astype(np.int64), count - 1)
+        return np.equal.outer(sources, np.arange(count)).astype(np.float64)
+    return matrix
 
 
 def mean_matrix(count: int, wanted: int) -> np.ndarray:
@@ -185,6 +226,42 @@ _interpolation("upsample_linear1d", 1, linear_matrix)
 _interpolation("upsample_bilinear2d", 2, linear_matrix)
 _interpolation("upsample_trilinear3d", 3, linear_matrix)
 _interpolation("upsample_bicubic2d", 2, cubic_matrix)
+_interpolation("_upsample_bilinear2d_aa", 2, _smooth_matrix(1, _triangle))
+_interpolation("_upsample_bicubic2d_aa", 2, _smooth_matrix(2, _cubic))
+
+
+def _nearest_gradient(exact: bool) -> tuple[Callable, Callable, Callable]:
+    """The gradients of nearest interpolation of lines, images and volumes."""
+    matrix = _nearest_matrix(exact)
+
+    def backward(g: Builder, grad: Value, sizes: Any, *scales: Any) -> Value:
+        found = zip(sizes[2:], grad.shape[2:], scales, strict=True)
+        return _resampled(g, grad, [matrix(n, w, s).T for n, w, s in found])
+
+    def line(g: Builder, grad_output: Value, output_size: Any, input_size: Any,
+             scales: Any = None) -> Value:
+        """What each element became, added up."""
+        return backward(g, grad_output, input_size, scales)
+
+    def image(g: Builder, grad_output: Value, output_size: Any, input_size: Any,
+              scales_h: Any = None, scales_w: Any = None) -> Value:
+        """What each element became, added up."""
+        return backward(g, grad_output, input_size, scales_h, scales_w)
+
+    def volume(g: Builder, grad_output: Value, output_size: Any, input_size: Any,
+               scales_d: Any = None, scales_h: Any = None, scales_w: Any = None) -> Value:
+        """What each element became, added up."""
+        return backward(g, grad_output, input_size, scales_d, scales_h, scales_w)
+
+    return line, image, volume
+
+
+for _name, _exact in (("upsample_nearest", False), ("_upsample_nearest_exact", True)):
+    for _axes, _rule in enumerate(_nearest_gradient(_exact), 1):
+        _letters = [f"scales_{c}" for c in "dhw"[3 - _axes:]] if _axes > 1 else ["scales"]
+        _more = ", ".join(f"float? {w}=None" for w in _letters)
+        torch_op(f"aten::{_name}{_axes}d_backward(Tensor grad_output, SymInt[{_axes}] output_size, "
+                 f"SymInt[{_axes + 2}] input_size, {_more}) -> Tensor")(_rule)
 
 
 # ---------------------------------------------------------------------- adaptive means

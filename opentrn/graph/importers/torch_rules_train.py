@@ -72,21 +72,34 @@ def _batch_norm(g: Builder, input: Value, weight: Value | None, bias: Value | No
     return g.cast(y, input.dtype), mean, root, variance
 
 
+def _by_running(g: Builder, input: Value, weight: Value | None, bias: Value | None, mean: Value,
+                variance: Value, eps: float) -> tuple[Value, ...]:
+    """Normalised by running statistics, which stay; of the batch's own there are none."""
+    wide, held = g.cast(input, "float32"), [g.cast(v, "float32") for v in (mean, variance)]
+    y = (wide - _spread(g, held[0], wide)) * _spread(g, g.rsqrt(held[1] + eps), wide)
+    y = y if weight is None else y * _spread(g, weight, wide)
+    y = y if bias is None else y + _spread(g, bias, wide)
+    none = g.full((0,), 0.0, input.dtype)
+    return g.cast(y, input.dtype), none, none, *held
+
+
 @torch_op("aten::_native_batch_norm_legit_functional(Tensor input, Tensor? weight, Tensor? bias, "
           "Tensor running_mean, Tensor running_var, bool training, float momentum, float eps) -> "
           "(Tensor, Tensor, Tensor, Tensor running_mean_out, Tensor running_var_out)")
 def batch_norm_training(g: Builder, input: Value, weight: Value | None, bias: Value | None,
                         running_mean: Value, running_var: Value, training: bool, momentum: float,
                         eps: float) -> tuple[Value, ...]:
-    """Normalised by the batch's own statistics, which move the running ones by `momentum`."""
+    """Normalised by the batch's own statistics, which move the running ones by `momentum`; not
+    in training by the running ones."""
     if not training:
-        raise refuse("batch norm that keeps running statistics without training", g.where)
+        return _by_running(g, input, weight, bias, running_mean, running_var, eps)
     y, mean, root, variance = _batch_norm(g, input, weight, bias, eps)
     count = input.size // input.shape[1]
     unbiased = variance * (count / max(count - 1, 1))
-    moved = [g.cast(g.cast(old, "float32") * (1 - momentum) + new * momentum, old.dtype)
+    moved = [g.cast(old, "float32") * (1 - momentum) + new * momentum
              for old, new in ((running_mean, mean), (running_var, unbiased))]
-    return y, mean, root, *moved  # in float32, as torch keeps them of shorter floats too
+    # Torch keeps the batch's own in the dtype of the image, and the running ones in float32.
+    return y, g.cast(mean, input.dtype), g.cast(root, input.dtype), *moved
 
 
 @torch_op("aten::_native_batch_norm_legit.no_stats(Tensor input, Tensor? weight, Tensor? bias, "
