@@ -1,7 +1,7 @@
 """The device `neuron`: PyTorch's out-of-tree device, registered from Python.
 
 What PyTorch asks of such a device (a guard, hooks, a module `torch.neuron`, ops for its dispatch
-key) is registered here; nothing of PyTorch is replaced.
+key) is registered here; what Python cannot register is in `parity`.
 """
 
 from dataclasses import dataclass
