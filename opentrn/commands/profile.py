@@ -30,6 +30,8 @@ _ENDINGS = {
 )  # fmt: skip
 @click.option("--set", "settings", multiple=True, metavar="FACT=VALUE",
               help="What if: trn2.hbm_bandwidth=4TB/s, tensor.clock=3GHz.")  # fmt: skip
+@click.option("--queues", type=click.Choice(("arrival", "turns")), default="arrival",
+              help="DMA engines serve in order of arrival, or queues in turn.")  # fmt: skip
 @click.option("--compare", "other", metavar="OTHER", help="A second script, executable or summary.")
 @click.option("--report", type=NewFile(), metavar="FILE.html",
               help="Write one page to open in a browser, offline.")  # fmt: skip
@@ -44,7 +46,8 @@ _ENDINGS = {
 @click.argument("file")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def profile(
-    target: str | None, settings: tuple[str, ...], other: str | None, report: str | None,
+    target: str | None, settings: tuple[str, ...], queues: str, other: str | None,
+    report: str | None,
     memory: bool, form: str | None, output: str | None, out: str | None, kernel: str, json: bool,
     file: str, args: tuple[str, ...],
 ) -> None:  # fmt: skip
@@ -62,7 +65,7 @@ def profile(
     if other is not None:
         _refuse_missing(other)
     ran: list[str] = []
-    take = _taker(args, kernel, quiet, ran)
+    take = _taker(args, kernel, quiet, ran, queues)
     if other is not None or settings or (target and "," in target):
         columns = _columns(take, file, other, target, settings)
         _show_columns(columns, json=json)
@@ -84,7 +87,9 @@ def profile(
 # --------------------------------------------------------------------------- what is profiled
 
 
-def _taker(args: tuple[str, ...], kernel: str, quiet: bool, names: list[str]) -> Callable:
+def _taker(
+    args: tuple[str, ...], kernel: str, quiet: bool, names: list[str], queues: str
+) -> Callable:
     """A function `(file, target, settings) -> profiles of the kernels that were asked for`.
 
     `names` gets the names of all kernels that ran.
@@ -98,6 +103,9 @@ def _taker(args: tuple[str, ...], kernel: str, quiet: bool, names: list[str]) ->
             raise _usage(f"{file} is no script and takes no arguments: {' '.join(args)}",
                          "leave them out, or check the spelling of the options")  # fmt: skip
         if file.endswith(".json"):
+            if queues != "arrival":
+                raise _usage(f"{file} has been timed already: --queues changes nothing of it",
+                             "leave --queues out, or profile the script again")  # fmt: skip
             found = _summaries(file)
             names.extend(one.program for one in found)
             return [one for one in found if kernel in one.program]
@@ -113,7 +121,7 @@ def _taker(args: tuple[str, ...], kernel: str, quiet: bool, names: list[str]) ->
             runs = ran[file, target] = _with_work(file, runs)
         where = None if script else target
         with waiting("timing"):
-            return [core for run in runs for core in _timed(*run, where, settings)]
+            return [core for run in runs for core in _timed(*run, where, settings, queues)]
 
     return take
 
@@ -184,7 +192,7 @@ def _executable(path: str) -> list[tuple]:
 
 
 def _timed(
-    programs: tuple, chip: Any, trips: Any, target: str | None, settings: tuple
+    programs: tuple, chip: Any, trips: Any, target: str | None, settings: tuple, queues: str
 ) -> list["Profile"]:
     """Time the programs of a launch, a profile for each core.
 
@@ -198,7 +206,7 @@ def _timed(
         if trips:
             trips = list(map(sim.moved_trips, trips, programs, moved))
         programs = moved
-    found = sim.timeline_together(programs, wanted, trips=trips)
+    found = sim.timeline_together(programs, wanted, trips=trips, queues=queues)
     single = len(found) == 1
     profiles = []
     for number, (one, program) in enumerate(zip(found, programs, strict=True)):

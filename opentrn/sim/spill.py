@@ -71,10 +71,10 @@ def spilled(program: Program, chip, error: CapacityError) -> Program:
 def _spilled(program: Program, chip, error: CapacityError) -> Program:
     if error.code != "sim.sbuf_capacity" or not _may_spill(program):
         raise error
-    size = memories(chip)[0].size
+    size, text = memories(chip)[0].size, _Text(program)
     for share in _SHARES:
         for ahead in _AHEAD:
-            made = _Spilling(program, chip, int(share * size), ahead).program()
+            made = _Spilling(text, chip, int(share * size), ahead).program()
             if made is not None:
                 break
         else:
@@ -114,28 +114,49 @@ def _may_spill(program: Program) -> bool:
     return all(tile.address is None for tile in tiles)
 
 
-class _Spilling:
-    """One walk through a program with so many bytes of each partition."""
+class _Text:
+    """What every walk asks of a program's instructions, read once."""
 
-    def __init__(self, source: Program, chip, room: int, ahead: int):
-        self.source, self.chip, self.free, self.ahead = source, chip, room, ahead
-        self.memory = memories(chip)[0]
+    def __init__(self, source: Program):
+        self.source = source
         self.tiles = [_tiles(one) for one in source.body]
-        self.uses: dict[Buffer, list[int]] = {}  # positions still to come, last first
+        self.written = [[view.buffer for view in one.writes()] for one in source.body]
+        self.asked = {id(other) for one in source.body for other in one.after}
+        kept = _kept(source)
+        self.loaded = [_loaded(one, kept) for one in source.body]
+        self.uses: dict[Buffer, list[int]] = {}  # positions of each tile, last first
         for position in reversed(range(len(self.tiles))):
             for tile in self.tiles[position]:
                 self.uses.setdefault(tile, []).append(position)
         self.lines = {tile: source.body[at[-1]].where for tile, at in self.uses.items()}
+        self.fills: dict[tuple[int, Buffer], bool] = {}
+
+    def fresh(self, position: int, tile: Buffer) -> bool:
+        """Whether the instruction there writes all of the tile and reads nothing of it."""
+        found = self.fills.get((position, tile))
+        if found is None:
+            one = self.source.body[position]
+            indexed = any(view.index is not None for view in one.views())  # may leave rows out
+            found = self.fills[position, tile] = writes_whole(one, tile) and not indexed
+        return found
+
+
+class _Spilling:
+    """One walk through a program with so many bytes of each partition."""
+
+    def __init__(self, text: _Text, chip, room: int, ahead: int):
+        self.text, self.source, self.tiles = text, text.source, text.tiles
+        self.chip, self.free, self.ahead = chip, room, ahead
+        self.memory = memories(chip)[0]
+        self.uses = {tile: list(at) for tile, at in text.uses.items()}  # still to come, last first
         self.lies: dict[Buffer, Buffer] = {}  # where each tile in SBUF lies now
         self.loads: dict[Buffer, Instruction] = {}  # what gives it its value again
         self.late: set[Buffer] = set()  # whose own load has not been issued yet
         self.been: set[Buffer] = set()  # which lay in SBUF as themselves; next time others do
         self.far: list[tuple[int, int, Buffer]] = []  # who is used latest (some out of date)
-        self.buffers = list(source.buffers)
+        self.buffers = list(self.source.buffers)
         self.body: list[Instruction] = []
         self.made: dict[int, Instruction] = {}
-        self.asked = {id(other) for one in source.body for other in one.after}
-        self.kept = _kept(source)
 
     def program(self) -> Program | None:
         """The program with its spills; None when it does not fit this way."""
@@ -155,8 +176,8 @@ class _Spilling:
 
     def may_wait(self, one: Instruction, position: int) -> bool:
         """Whether it is a load that may come later, its tile being used only then."""
-        load = _loaded(one, self.kept)
-        if load is None or load in self.lies or id(one) in self.asked:
+        load = self.text.loaded[position]
+        if load is None or load in self.lies or id(one) in self.text.asked:
             return False
         uses = self.uses[load]
         return len(uses) > 1 and uses[-2] > position + self.ahead
@@ -174,7 +195,7 @@ class _Spilling:
         if load is not None:
             again = _into(load, view_of(lies))
             if tile not in self.late:
-                again.name, again.where = SPILL_RELOAD, self.lines[tile]
+                again.name, again.where = SPILL_RELOAD, self.text.lines[tile]
             self.late.discard(tile)
             self.body.append(again)
         self.lies[tile] = lies
@@ -211,9 +232,7 @@ class _Spilling:
 
     def dead(self, tile: Buffer) -> bool:
         """Whether the next instruction that uses it writes all of it and reads nothing of it."""
-        one = self.source.body[self.next_use(tile)]
-        indexed = any(view.index is not None for view in one.views())  # may leave rows out
-        return writes_whole(one, tile) and not indexed
+        return self.text.fresh(self.next_use(tile), tile)
 
     def note(self, tile: Buffer) -> None:
         """Keep in mind when a tile is used next."""
@@ -231,9 +250,9 @@ class _Spilling:
             made = Instruction(one.form, operands, one.values, one.where, one.name, after)
             self.made[id(one)] = made
             self.body.append(made)
-        for view in one.writes():
-            self.loads.pop(view.buffer, None)
-        loaded = _loaded(one, self.kept)
+        for buffer in self.text.written[position]:
+            self.loads.pop(buffer, None)
+        loaded = self.text.loaded[position]
         if loaded is not None:
             self.loads[loaded] = one
         if waits:
@@ -278,7 +297,7 @@ class _Spilling:
         flags = tuple(flag.default for flag in cls.flags.values())
         values = tuple(value.default for value in cls.values.values())
         made = form(cls, self.chip, forms, flags)
-        return Instruction(made, operands, values, self.lines[tile], name)
+        return Instruction(made, operands, values, self.text.lines[tile], name)
 
 
 def _into(load: Instruction, target: View) -> Instruction:

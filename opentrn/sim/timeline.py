@@ -215,13 +215,19 @@ def timeline(
     """
     if order not in ORDERS:
         raise UsageError(f"order={order!r} is not one of {', '.join(ORDERS)}", code="sim.order")
+    ready = prepare(reordered(program, chip) if order == "list" else program, chip, trips, fast)
+    ready = served(ready, queues)
+    return Timeline(ready, alone(ready, fast))
+
+
+def served(ready: Prepared, queues: str) -> Prepared:
+    """The same with DMA engines that serve their queues so (see `timeline`); UsageError."""
     if queues not in QUEUES:
         names = ", ".join(QUEUES)
         raise UsageError(f"queues={queues!r} is not one of {names}", code="sim.queues")
-    ready = prepare(reordered(program, chip) if order == "list" else program, chip, trips, fast)
-    if queues == "turns":
-        ready = replace(ready, rates=ready.rates._replace(turns=True))
-    return Timeline(ready, alone(ready, fast))
+    if queues == "arrival":
+        return ready
+    return replace(ready, rates=ready.rates._replace(turns=True))
 
 
 def alone(ready: Prepared, fast: bool | None) -> Schedule | repeats.Prolonged:

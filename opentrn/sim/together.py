@@ -11,7 +11,7 @@ import numpy as np
 
 from opentrn.base import OrderError, UsageError, declare
 from opentrn.isa import Program
-from opentrn.sim.timeline import Prepared, Timeline, alone, prepare, scheduled
+from opentrn.sim.timeline import Prepared, Timeline, alone, prepare, scheduled, served
 from opentrn.sim.timing import CORE, SEEN, STREAMS, Columns, Schedule
 
 declare(
@@ -37,19 +37,25 @@ class Stretched(NamedTuple):
 
 
 def timeline_together(
-    programs: tuple[Program, ...], chip, *, trips: Any = None, fast: bool | None = None
+    programs: tuple[Program, ...],
+    chip,
+    *,
+    trips: Any = None,
+    fast: bool | None = None,
+    queues: str = "arrival",
 ) -> tuple[Timeline, ...]:
     """When every instruction of each core's program runs, all cores of one launch at work.
 
-    `trips` has the trip counts of each core (see `timeline`).  Times count from the launch; an
-    instruction that waited for another core has the reason "core".  Raises OrderError
+    `trips` has the trip counts of each core; `queues` as for `timeline`.  Times count from the
+    launch; an instruction that waited for another core has the reason "core".  Raises OrderError
     `sim.cores_apart` where the cores do not meet, UsageError without a program, and what `timeline`
     raises.
     """
     if not programs:
         raise UsageError("a launch needs at least one program", code="sim.cores_apart")
     counts = trips if trips is not None else (None,) * len(programs)
-    ready = [prepare(one, chip, found) for one, found in zip(programs, counts, strict=True)]
+    pairs = zip(programs, counts, strict=True)
+    ready = [served(prepare(one, chip, found), queues) for one, found in pairs]
     if len(ready) == 1:
         return (Timeline(ready[0], alone(ready[0], fast)),)
     parts = [stretched(one) for one in ready]

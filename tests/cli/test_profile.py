@@ -101,6 +101,9 @@ def test_parquet_asks_for_a_file_and_for_pyarrow(opentrn, kernel, tmp_path):
         assert result.status == 0
         table = parquet.read_table(tmp_path / "t.parquet")
         assert table.column("opcode").to_pylist().count("dma_copy") == 3
+        rows = csv.DictReader(io.StringIO(opentrn("profile", kernel, "--format", "csv").out))
+        assert [{n: "" if v is None else str(v) for n, v in row.items()}
+                for row in table.to_pylist()] == list(rows)  # fmt: skip
 
 
 def test_comparing_two_scripts_and_a_saved_summary(opentrn, kernel, script):
@@ -239,3 +242,50 @@ def test_what_if_refuses_before_anything_runs(opentrn, kernel, setting, status, 
     assert f"more  opentrn explain {code}" in result.err
     if code in ("hw.bare", "hw.dimension", "hw.unit") and "bandwidth" in setting:
         assert "TB/s" in next(line for line in result.err.splitlines() if "  fix " in line)
+
+
+TWO_QUEUES = """
+import nki, nki.isa as nisa, nki.language as nl, numpy as np
+
+@nki.jit
+def both(x, y):
+    out = nl.ndarray(y.shape, dtype=y.dtype, buffer=nl.shared_hbm)
+    large = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.sbuf)
+    small = nl.ndarray(y.shape, dtype=y.dtype, buffer=nl.sbuf)
+    hardware = nisa.dge_mode.hwdge
+    nisa.dma_copy(dst=large, src=x, engine=nisa.engine.sync, dge_mode=hardware)
+    nisa.dma_copy(dst=small, src=y, engine=nisa.engine.scalar, dge_mode=hardware)
+    nisa.tensor_scalar(dst=small, data=small, op0=nl.add, operand0=1.0)
+    nisa.dma_copy(dst=out, src=small)
+    return out
+
+both(np.ones((128, 8192), np.float32), np.ones((128, 128), np.float32))
+"""
+
+
+def ends(result):
+    """When each transfer is done, ns, in program order."""
+    rows = csv.DictReader(io.StringIO(result.out))
+    return [float(row["dma_trigger_end_ts"]) for row in rows if row["dma_trigger_end_ts"]]
+
+
+def test_queues_in_turn_let_a_small_load_pass_a_large_one(opentrn, script):
+    file = script(TWO_QUEUES, "two.py")
+    arrival = ends(opentrn("profile", file, "--format", "csv"))
+    turns = ends(opentrn("profile", file, "--format", "csv", "--queues", "turns"))
+    # 32 KiB of each partition, 8 partitions an engine, 23 GB/s: 11.4 us that the small one waits.
+    moved = 8 * 32768 / 23
+    assert arrival[1] > arrival[0] > moved
+    assert turns[1] < arrival[1] - 0.8 * moved
+    # Both together are as long: the small one's bytes delay the large one.
+    assert turns[0] == pytest.approx(arrival[1], rel=0.02)
+
+
+def test_queues_of_what_was_timed_already_and_unknown_ways_are_refused(opentrn, script, tmp_path):
+    file = script(TWO_QUEUES, "two.py")
+    opentrn("profile", file, "--out", str(tmp_path / "kept"))
+    (saved,) = (tmp_path / "kept").glob("*.summary.json")
+    refused = opentrn("profile", str(saved), "--queues", "turns")
+    assert refused.status == 2
+    assert "has been timed already" in refused.err
+    assert opentrn("profile", file, "--queues", "luck").status == 2

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from opentrn.base import UsageError, float32
-from opentrn.sim import timeline, timing
+from opentrn.sim import timeline, timeline_together, timing
 from tests.sim.programs import TRN2, Writer
 from tests.sim.test_timing import LOAD, RATES, columns, random_columns
 
@@ -84,4 +84,22 @@ def test_a_small_store_does_not_wait_for_a_large_load():
     assert turns.total_ns == pytest.approx(arrival.total_ns, rel=0.01)
     with pytest.raises(UsageError) as raised:
         timeline(program, TRN2, queues="luck")
+    assert raised.value.code == "sim.queues"
+
+
+def test_each_core_of_a_launch_has_its_own_turns():
+    w = Writer(TRN2)
+    x, out = w.buffer("hbm", (128, 8192), float32), w.buffer("hbm", (128, 64), float32)
+    w.builder.inputs, w.builder.outputs = [x], [out]
+    large, small = w.buffer("sbuf", (128, 8192), float32), w.buffer("sbuf", (128, 64), float32)
+    w.add("memset", dst=small, value=1.0)
+    w.load(large, x)
+    w.load(out, small)
+    program = w.program()
+    alone = timeline(program, TRN2, queues="turns")
+    pair = timeline_together((program, program), TRN2, queues="turns")
+    for one in pair:
+        assert one.end[2] == pytest.approx(alone.end[2], rel=0.05)  # HBM has room for both
+    with pytest.raises(UsageError) as raised:
+        timeline_together((program, program), TRN2, queues="luck")
     assert raised.value.code == "sim.queues"
