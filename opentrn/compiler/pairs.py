@@ -146,6 +146,10 @@ def _constant(g: Builder, value: Value, args: tuple[Value, ...], own: list) -> P
                 g.constant(high.astype(np.uint32)) if high.any() else None)  # fmt: skip
 
 
+def _counted(g: Builder, value: Value, args: tuple[Value, ...], own: list) -> Pair:
+    return Pair(g.iota(value.shape, value.attrs.dimension, "uint32"), None)
+
+
 def _converted(g: Builder, value: Value, args: tuple[Value, ...], own: list) -> Pair | None:
     """From a shorter integer, or from int64, whose upper word is its sign on the chip."""
     source = args[0]
@@ -194,8 +198,10 @@ def _is_next(value: Value, args: tuple[Value, ...]) -> bool:
             and args[0].args[0].dtype != value.args[0].args[0].dtype)  # fmt: skip
 
 
-MADE: dict[str, Callable] = {"constant": _constant, "convert": _converted,
-                             "bitcast_convert": _reread, "get_tuple_element": _next}  # fmt: skip
+MADE: dict[str, Callable] = {
+    "constant": _constant, "iota": _counted, "convert": _converted, "bitcast_convert": _reread,
+    "get_tuple_element": _next,
+}  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------ arithmetic

@@ -117,7 +117,7 @@ class PatternBuilder:
 
 
 def splat_of(value: Value) -> float | None:
-    """The number a value holds everywhere, or None if it is not known to hold one."""
+    """The real number a value holds everywhere, or None if it is not known to hold one."""
     while value.op in ("broadcast_in_dim", "reshape") and value.args:
         value = value.args[0]
     if value.op != "constant" or value.attrs.data.array is None or value.size == 0:
@@ -125,7 +125,7 @@ def splat_of(value: Value) -> float | None:
     flat = value.attrs.data.array.reshape(-1)
     if flat[0] != flat[-1] or not bool((flat == flat[0]).all()):
         return None
-    return float(flat[0])
+    return float(flat[0].real) if flat[0].imag == 0 else None
 
 
 def match(shape: Pattern, value: Value, got: Bindings) -> Iterator[Bindings]:

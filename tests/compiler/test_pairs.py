@@ -71,6 +71,17 @@ def test_moves_and_constants():
     np.testing.assert_array_equal(computed(build, WORDS, WORDS[::-1].copy()), want)
 
 
+def test_counters_are_numbers_of_64_bits():
+    """What counts along an axis, multiplied beyond 32 bits, as JAX makes its counters."""
+    def build(x):
+        counted = g.iota((3, 4), 0, "uint64") * g.full((3, 4), 2**33 + 5, "uint64")
+        high = g.shift_right_logical(counted, g.like(counted, 32))
+        return g.cast(high, "uint32"), g.cast(counted, "uint32") + x
+    (high, low), _ = on_chip(build, np.zeros((3, 4), np.uint32))
+    np.testing.assert_array_equal(high, np.repeat([[0], [2], [4]], 4, 1))
+    np.testing.assert_array_equal(low, np.repeat([[0], [5], [10]], 4, 1))
+
+
 def test_signs_are_extended_and_halves_multiplied():
     """int32 and int64 to uint64 keep their sign; the upper half of a product is read by a shift."""
     x = np.array([-1, 5, -(2**31), 2**31 - 1], np.int32)

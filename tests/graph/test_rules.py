@@ -264,6 +264,8 @@ def test_numbers_held_everywhere_are_seen():
     assert splat_of(g.full((3, 4), 2.5)) == 2.5
     assert splat_of(g.constant(np.full((2, 2), 7.0))) == 7.0
     assert splat_of(g.constant(np.float32([1, 2, 1]))) is None
+    assert splat_of(g.constant(np.complex64([3, 3]))) == 3.0
+    assert splat_of(g.constant(np.complex64([1 + 2j, 1 + 2j]))) is None  # x·(1 + 2i) is not x
     assert splat_of(g.input("x", ())) is None
 
 
