@@ -19,7 +19,7 @@ from opentrn.sim.letters import Letters, letters_of
 from opentrn.sim.place import Placement, Slot, memories
 from opentrn.sim.recur import spans
 from opentrn.sim.rows import row_of
-from opentrn.sim.search import Search
+from opentrn.sim.search import Banks, Search
 from opentrn.sim.tape import Flow
 from opentrn.sim.turns import Restless, Turns, turns_of
 from opentrn.sim.woven import woven
@@ -53,9 +53,9 @@ class FoldedPlacement(Placement):
 class StraightFlow(Flow):
     """A flow whose instances are the instructions of a body, one each."""
 
-    def __init__(self, parts, rows, repeats, body: list, psum: Search):
+    def __init__(self, parts, rows, repeats, body: list, banks: Banks):
         super().__init__(parts, rows, repeats)
-        self.body, self.psum = body, psum
+        self.body, self.banks = body, banks
 
     @cached_property
     def instances(self) -> list:
@@ -70,12 +70,12 @@ class StraightFlow(Flow):
     @cached_property
     def bank_at(self) -> np.ndarray:
         """Instances that use PSUM banks."""
-        return self.psum.every_bank()[0]
+        return self.banks.every()[0]
 
     @cached_property
     def bank_bits(self) -> np.ndarray:
         """The banks they use."""
-        return self.psum.every_bank()[1]
+        return self.banks.every()[1]
 
 
 def folded(program: Program, chip, share: float, fast: bool = False
@@ -117,8 +117,8 @@ def _made(program: Program, chip, letters: Letters, rows: list, turns: list[Turn
     for one in searches:
         one.run()
     psum = next(one for one in searches if one.space == "psum")
-    flow = StraightFlow(*woven(letters, rows, turns, searches), program.body, psum)
-    return FoldedPlacement(program, lone, turns, laps), flow
+    flow = StraightFlow(*woven(letters, rows, turns, searches), program.body, psum.every_bank())
+    return FoldedPlacement(program, lone, flow.banks.turns, laps), flow
 
 
 def _saved(turns: Turns, laps: tuple[Laps, ...]) -> int:
@@ -154,8 +154,8 @@ def _loose(program: Program, letters: Letters, turns: list[Turns]) -> list[Loose
     at, place, address = at[order], place[order], address[order]
     own, first = np.unique(address, return_index=True)
     last = len(address) - 1 - np.unique(address[::-1], return_index=True)[1]
-    made = np.concatenate([one.fresh.ravel() for one in turns])
-    every = np.sort(np.concatenate((own, made)))
+    every = np.concatenate([own, *(one.fresh.ravel() for one in turns)])
+    every.sort()
     if (every[1:] == every[:-1]).any():
         return None
     found = []

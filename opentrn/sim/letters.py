@@ -14,6 +14,7 @@ from opentrn.isa import Instruction, Program
 from opentrn.sim.accesses import places_of
 from opentrn.sim.words import Layout, layout, listed, memory
 
+_ROOM = 8  # accesses of an instruction, at first
 _AT_ONCE = 1 << 13  # instructions; their columns stay in the processor's cache
 _SHARE = 4  # where more than one in so many instructions is a letter of its own, little repeats
 ODD = 0x9E3779B97F4A7C15
@@ -100,11 +101,13 @@ class Columns:
         self.buffer = np.zeros((0, count), np.int64)
 
     def widen(self, accesses: int) -> None:
-        """Have room for so many accesses of an instruction."""
-        more = accesses - len(self.buffer)
-        if more > 0:
-            rest = np.zeros((more, len(self.letter)), np.int64)
-            self.buffer = np.vstack((self.buffer, rest))
+        """Have room for so many accesses of an instruction, and for more: what nobody writes to
+        takes no memory, and a copy would take all of it twice.
+        """
+        if accesses > len(self.buffer):
+            room = np.zeros((max(accesses, _ROOM), len(self.letter)), np.int64)
+            room[: len(self.buffer)] = self.buffer
+            self.buffer = room
 
 
 def letters_of(program: Program, fast: bool = False) -> Letters | None:
@@ -122,7 +125,7 @@ def letters_of(program: Program, fast: bool = False) -> Letters | None:
     if not read(where, known, body, columns):
         return None
     return Letters(known.forms, known.place, known.writes, known.hbm, known.form[: known.count],
-                   columns.letter, columns.buffer)  # fmt: skip
+                   columns.letter, columns.buffer[: len(known.place)])  # fmt: skip
 
 
 def too_many(letters: int, instructions: int) -> bool:

@@ -198,15 +198,31 @@ class Search(Finder):
         return (consumers[order], codes[order],
                 np.array(self.bank_at, np.int64), np.array(self.bits, np.int64))  # fmt: skip
 
-    def every_bank(self) -> tuple[np.ndarray, np.ndarray]:
+    def every_bank(self) -> "Banks":
+        """Those of all turns."""
+        turns = [turns._replace(fresh=np.zeros(0, np.int64)) for turns in self.turns]
+        return Banks(*self.columns()[2:], turns, self.laps, len(self.program.body))
+
+
+class Banks(NamedTuple):
+    """The PSUM banks that a program of `count` instructions uses: `bits` at instructions `at`,
+    of those that were looked at.
+    """
+
+    at: np.ndarray
+    bits: np.ndarray
+    turns: list[Turns]
+    laps: list[Lap]
+    count: int
+
+    def every(self) -> tuple[np.ndarray, np.ndarray]:
         """(instructions, banks) of all turns."""
-        _, _, bank_at, bits = self.columns()
-        found, at = [], 0
+        found, begin = [], 0
         for turns, lap in zip(self.turns, self.laps, strict=True):
-            found.append(cut(bank_at, bits, at, turns.at(turns.low)))
-            found.append(unrolled(bank_at, bits, turns, lap, turns.low, turns.high, False))
-            at = turns.at(turns.high)
-        found.append(cut(bank_at, bits, at, len(self.program.body)))
+            found.append(cut(self.at, self.bits, begin, turns.at(turns.low)))
+            found.append(unrolled(self.at, self.bits, turns, lap, turns.low, turns.high, False))
+            begin = turns.at(turns.high)
+        found.append(cut(self.at, self.bits, begin, self.count))
         one, other = (np.concatenate(column) for column in zip(*found, strict=True))
         return one, other
 
@@ -235,4 +251,4 @@ def _latest(known: Memory, flags: list[bool]) -> int:
                default=-1)  # fmt: skip
 
 
-__all__ = ["Lap", "Search", "cut", "unrolled"]
+__all__ = ["Banks", "Lap", "Search", "cut", "unrolled"]

@@ -75,7 +75,11 @@ class _Slots(NamedTuple):
 
     at: np.ndarray
     place: np.ndarray
-    buffer: np.ndarray
+    buffer: list[np.ndarray]
+
+    def of_turn(self, turn: int) -> list[int]:
+        """The buffers of one turn."""
+        return [int(own[turn]) for own in self.buffer]
 
 
 def turns_of(letters: Letters, span: Span) -> Turns | None:
@@ -96,7 +100,7 @@ def _turns(letters: Letters, span: Span) -> Turns | None:
     if begin > span.begin:
         span = Span(begin, span.length, (span.end - begin) // span.length)
         slots = _slots(letters, span)
-    origin = _origins(slots)
+    origin = _origins(slots, span.count)
     if origin is None:
         return None
     back, of, shared = origin
@@ -106,7 +110,7 @@ def _turns(letters: Letters, span: Span) -> Turns | None:
     low = max(1, int(back.max(initial=0)))
     high = span.count - low
     own = np.flatnonzero((back == 0) & ~shared & (of == np.arange(len(of))))
-    fresh = slots.buffer[own, low:high]
+    fresh = np.array([slots.buffer[n][low:high] for n in own.tolist()], np.int64)
     order = _in_order(made, fresh)
     if order is None:
         return None
@@ -118,11 +122,8 @@ def _slots(letters: Letters, span: Span) -> _Slots:
     form = letters.form_of(slice(span.begin, span.begin + span.length))
     chip = (letters.place[:, form] >= 0) & ~letters.hbm[:, form]
     at, access = np.nonzero(chip.T)
-    buffer = np.empty((len(at), span.count), np.int64)
-    for k in range(len(chip)):
-        own = np.flatnonzero(access == k)
-        turns = letters.buffer[k, span.begin : span.end].reshape(span.count, span.length)
-        buffer[own] = turns.T[at[own]]
+    buffer = [letters.buffer[k, span.begin + first : span.end : span.length]
+              for k, first in zip(access.tolist(), at.tolist(), strict=True)]  # fmt: skip
     return _Slots(at, letters.place[access, form[at]], buffer)
 
 
@@ -133,7 +134,7 @@ def _parting(slots: _Slots, span: Span) -> int:
     """
     middle, uses = span.count // 2, {}
     for turn in range(middle - _BACK, middle + _BACK + 1):
-        for at, buffer in zip(slots.at.tolist(), slots.buffer[:, turn].tolist(), strict=True):
+        for at, buffer in zip(slots.at.tolist(), slots.of_turn(turn), strict=True):
             uses.setdefault(buffer, []).append((turn - middle) * span.length + at)
     crossed = np.zeros(span.length, np.int64)
     for used in uses.values():
@@ -143,17 +144,17 @@ def _parting(slots: _Slots, span: Span) -> int:
     return int(crossed.argmin())
 
 
-def _origins(slots: _Slots) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+def _origins(slots: _Slots, turns: int) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
     """For each access of a turn: how many turns before its tile was made, by which access, and
     whether it is shared instead.  As one turn in the middle has it.
     """
-    count, turns = slots.buffer.shape
-    middle = turns // 2
-    shared = slots.buffer[:, middle] == slots.buffer[:, middle - 1]
+    count, middle = len(slots.at), turns // 2
+    one, other = (np.array(slots.of_turn(turn), np.int64) for turn in (middle - 1, middle))
+    shared = one == other
     back, of = np.zeros(count, np.int64), np.arange(count)
     known: dict[int, tuple[int, int]] = {}
     for turn in range(_BACK + 1, -1, -1):
-        for n, buffer in enumerate(slots.buffer[:, middle - turn].tolist()):
+        for n, buffer in enumerate(slots.of_turn(middle - turn)):
             made = known.setdefault(buffer, (turn, n))
             if not turn:
                 back[n], of[n] = made
@@ -186,16 +187,24 @@ def _in_order(made: list[Made], fresh: np.ndarray) -> list[int] | None:
     """The tiles by first use and number, as `sim.place` takes them; None where turns differ in
     that, or where tiles have addresses.
     """
-    where, words = layout(), memory()
-    at = (fresh >> 3) - 1
-    if (words[at + where.address] != id(None)).any():
+    numbers = [_numbers(own) for own in fresh]
+    if any(own is None for own in numbers):
         return None
-    numbers = words[(words[at + where.number] >> 3) - 1 + where.digits] & (2 * _SMALL - 1)
-    order = sorted(range(len(made)), key=lambda n: (made[n].first, int(numbers[n, 0])))
+    order = sorted(range(len(made)), key=lambda n: (made[n].first, int(numbers[n][0])))
     for one, other in zip(order, order[1:], strict=False):
         if made[one].first == made[other].first and (numbers[one] > numbers[other]).any():
             return None
     return order
+
+
+def _numbers(fresh: np.ndarray) -> np.ndarray | None:
+    """The numbers of buffers at addresses in memory; None where one has an address on the chip."""
+    where, words = layout(), memory()
+    at = (fresh >> 3) - 1
+    if (words[at + where.address] != id(None)).any():
+        return None
+    numbers = words[(words[at + where.number] >> 3) - 1 + where.digits]
+    return (numbers & (2 * _SMALL - 1)).astype(np.int32)
 
 
 def _loose(slots: _Slots, span: Span, low: int, high: int, back, shared) -> Any:
@@ -212,7 +221,8 @@ def _loose(slots: _Slots, span: Span, low: int, high: int, back, shared) -> Any:
         which += [n] * len(own)
     turn, n = np.array(turns, np.int64), np.array(which, np.int64)
     at = span.begin + turn * span.length + slots.at[n]
-    return at, slots.place[n], slots.buffer[n, turn]
+    buffer = [slots.buffer[one][t] for one, t in zip(which, turns, strict=True)]
+    return at, slots.place[n], np.array(buffer, np.int64)
 
 
 __all__ = ["Made", "Restless", "Turns", "turns_of"]
