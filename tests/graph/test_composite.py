@@ -74,3 +74,14 @@ def test_some_can_be_kept():
     x = g.input("x", (3, 4))
     graph = Graph([x], [g.softmax(g.gelu(x))])
     assert "softmax" in decompose(graph, keep=("softmax",)).histogram()
+
+
+@pytest.mark.parametrize("kind", ["layer_norm", "rms_norm"])
+@pytest.mark.parametrize("shape", [(3, 0), (0, 4)])
+def test_norms_of_nothing_are_empty(kind, shape):
+    """Lines without elements, and no lines: a result of the same shape, and no mean of nothing."""
+    x = g.input("x", shape, "float32")
+    graph = Graph([x], [getattr(g, kind)(x, axis=1, epsilon=1e-5)])
+    (found,) = evaluate(graph, [np.zeros(shape, np.float32)])
+    assert found.shape == shape
+    assert found.dtype == np.float32

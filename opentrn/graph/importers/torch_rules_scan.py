@@ -116,7 +116,7 @@ def _pairs(count: int) -> tuple[np.ndarray, np.ndarray]:
     return first.astype(np.int32), second.astype(np.int32)
 
 
-@torch_op("aten::_pdist_forward(Tensor self, float p=2) -> Tensor")
+@torch_op("aten::_pdist_forward(Tensor self, float p=2.) -> Tensor")
 def pdist(g: Builder, self: Value, p: float = 2) -> Value:
     """The p-norm of the difference of each pair of rows."""
     first, second = (g.take(self, g.constant(rows), 0) for rows in _pairs(self.shape[0]))

@@ -224,6 +224,8 @@ class LayerNorm(Norm):
            "`axis` on")
 
     def evaluate(self, out: Type, operand: np.ndarray, *rest: np.ndarray) -> np.ndarray:
+        if not operand.size:
+            return operand  # of lines without elements there is no mean
         over = self.over(out)
         moved = operand - operand.mean(axis=over, keepdims=True, dtype=operand.dtype)
         variance = np.mean(moved * moved, axis=over, keepdims=True, dtype=operand.dtype)
@@ -259,6 +261,8 @@ class RmsNorm(Norm):
     law = ("the operand is a float; weight has its dtype and the shape of the axes from `axis` on")
 
     def evaluate(self, out: Type, operand: np.ndarray, *rest: np.ndarray) -> np.ndarray:
+        if not operand.size:
+            return operand  # of lines without elements there is no mean
         square = np.mean(operand * operand, axis=self.over(out), keepdims=True,
                          dtype=operand.dtype)
         result = operand * functions.rsqrt(square + operand.dtype.type(self.epsilon))
