@@ -58,12 +58,14 @@ def landing(
 ) -> Iterator[Finding]:
     """Findings `sim.rank_race` of chunks that land over each other; `senders` by their place."""
     ordered = sorted(pieces, key=lambda piece: piece.start)
-    for first, second in zip(ordered, ordered[1:], strict=False):
-        end = min(first.start + first.values.size, second.start + second.values.size)
-        if second.start < end:
+    first = ordered[0] if ordered else None  # of those before, the one that reaches furthest
+    for second in ordered[1:]:
+        reach = first.start + first.values.size, second.start + second.values.size
+        if second.start < (end := min(reach)):
             (a, at), (b, there) = senders[first.sender], senders[second.sender]
             told = f"{a} (at {at}) and {b} (at {there})"
             yield _finding(one, f"elements {second.start} to {end} of `{name}` come from {told}")
+        first = max(first, second, key=lambda piece: piece.start + piece.values.size)
 
 
 def _own_part(form, source: View, result: View, place: int) -> bool:

@@ -106,6 +106,9 @@ def test_what_the_chip_lacks_is_refused():
     assert caught.value.at.file == __file__
     with pytest.raises(UnsupportedError, match="complex"):
         torch.zeros(3, dtype=torch.complex64, device="neuron")
+    with pytest.raises(UnsupportedError, match="complex64") as caught:
+        torch.view_as_complex(torch.ones(3, 2).to("neuron"))
+    assert (caught.value.code, caught.value.at.file) == ("frameworks.complex", __file__)
     with pytest.raises(UsageError, match="neuron:8"):
         torch.zeros(3, device="neuron:8")
     with pytest.raises(RuntimeError, match="same device"):

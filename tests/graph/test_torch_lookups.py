@@ -49,6 +49,12 @@ def test_what_is_combined_in_at_places(reduce, whole):
     agree(lambda x, y, p: by_place(x.detach(), y.detach(), p), TABLE, normal(3, 5), PLACES)
     numbers = torch.arange(30).reshape(5, 6) - 9, torch.arange(15).reshape(3, 5) - 7
     agree(by_place, *numbers, PLACES)
+    exact = torch.tensor([2**29 + 5, 1, -7], dtype=torch.int32)  # beyond the digits of float32
+    if reduce in ("sum", "mean", "amax"):
+        (got,) = held.values(lambda x, p: torch.ones(3, dtype=torch.int32).scatter_reduce(
+            0, p, x, reduce, include_self=whole), exact, torch.tensor([0, 0, 2]))
+        assert got.tolist() == torch.ones(3, dtype=torch.int32).scatter_reduce(
+            0, torch.tensor([0, 0, 2]), exact, reduce, include_self=whole).tolist()
     if reduce != "sum":
         agree(by_row, TABLE, normal(4, 6), PLACES[0])
 

@@ -67,6 +67,15 @@ def test_means_of_volumes():
     agree(lambda x: F.avg_pool3d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False), VOLUME)
 
 
+def test_the_place_of_the_largest_is_that_of_nan():
+    image = IMAGE.clone()
+    image[0, 0, 3, 3] = image[0, 1, 2, 2] = torch.nan
+    for pooled in (lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True),
+                   lambda x: F.adaptive_max_pool2d(x, (3, 2), return_indices=True)):
+        agree(lambda x, pooled=pooled: pooled(x.detach())[1], image)
+        assert pooled(image)[0].isnan().sum() > 1
+
+
 @pytest.mark.parametrize("size", [(3, 3), (4, 2), (9, 1), (2, 7)])
 def test_the_largest_of_adaptive_windows(size):
     agree(lambda x: F.adaptive_max_pool2d(x, size), IMAGE)

@@ -1,13 +1,16 @@
 """Bytes that ranks, or cores beside a collective, touch without an order; ordered twins."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from opentrn import nki
-from opentrn.base import OrderError
+from opentrn.base import OrderError, Where
 from opentrn.nki import collectives as ncc
 from opentrn.nki import isa as nisa
 from opentrn.nki import language as nl
+from opentrn.sim import Piece, landing
 from opentrn.sim import races as races_of
 
 PAIR = ncc.ReplicaGroup([[0, 1]])
@@ -175,6 +178,18 @@ def test_chunks_of_two_peers_on_the_same_elements_are_a_race_of_the_receiver(twi
             assert "and rank 5" in told[0]
             assert "elements 4 to 5 of `dsts0` come from rank 5" in told[1]
             assert all("all_to_all_v" in what for what in told)
+
+
+def test_a_long_chunk_meets_all_that_begin_inside_it():
+    pieces = [Piece(start, np.zeros(count), sender)
+              for sender, (start, count) in enumerate([(0, 8), (1, 2), (5, 9), (14, 1)])]
+    senders = [(f"rank {n}", Where("k.py", n + 1, "k")) for n in range(4)]
+    one = SimpleNamespace(opcode="all_to_all_v", where=Where("k.py", 9, "k"))
+    told = [race.what for race in landing(one, "dsts0", pieces, senders)]
+    assert [what.split(" of ")[0].split(": ")[1] for what in told] == [
+        "elements 1 to 3", "elements 5 to 8"]  # fmt: skip
+    assert all("rank 0 (at k.py:1 in k)" in what for what in told)
+    assert list(landing(one, "dsts0", [], [])) == []
 
 
 # ------------------------------------------------------- cores of a rank beside a collective

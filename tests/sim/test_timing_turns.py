@@ -70,7 +70,7 @@ def test_everything_runs_and_no_earlier_than_it_is_issued(seed):
     assert all(end >= start for start, end in zip(found.start, found.end, strict=True))
 
 
-def test_a_small_store_does_not_wait_for_a_large_load():
+def large_load_and_small_store():
     w = Writer(TRN2)
     x, out = w.buffer("hbm", (128, 8192), float32), w.buffer("hbm", (128, 64), float32)
     w.builder.inputs, w.builder.outputs = [x], [out]
@@ -78,7 +78,11 @@ def test_a_small_store_does_not_wait_for_a_large_load():
     w.add("memset", dst=small, value=1.0)
     w.load(large, x)
     w.load(out, small)
-    program = w.program()
+    return w.program()
+
+
+def test_a_small_store_does_not_wait_for_a_large_load():
+    program = large_load_and_small_store()
     arrival, turns = (timeline(program, TRN2, queues=how) for how in ("arrival", "turns"))
     assert turns.end[2] < arrival.end[2] - 5000  # 32 KiB of each partition take 11.5 us
     assert turns.total_ns == pytest.approx(arrival.total_ns, rel=0.01)
@@ -88,14 +92,7 @@ def test_a_small_store_does_not_wait_for_a_large_load():
 
 
 def test_each_core_of_a_launch_has_its_own_turns():
-    w = Writer(TRN2)
-    x, out = w.buffer("hbm", (128, 8192), float32), w.buffer("hbm", (128, 64), float32)
-    w.builder.inputs, w.builder.outputs = [x], [out]
-    large, small = w.buffer("sbuf", (128, 8192), float32), w.buffer("sbuf", (128, 64), float32)
-    w.add("memset", dst=small, value=1.0)
-    w.load(large, x)
-    w.load(out, small)
-    program = w.program()
+    program = large_load_and_small_store()
     alone = timeline(program, TRN2, queues="turns")
     pair = timeline_together((program, program), TRN2, queues="turns")
     for one in pair:

@@ -67,6 +67,7 @@ def _register(library: Any) -> None:
         library.impl(name, _viewing(op, host_keys))
     library.impl("empty.memory_format", _empty)
     library.impl("empty_strided", _empty_strided)
+    library.impl("view_as_complex", _view_as_complex)
     library.impl("_copy_from", _copy_from)
     library.impl("_copy_from_and_resize", _copy_from_and_resize)
     library.impl("_local_scalar_dense", _item)
@@ -104,6 +105,10 @@ def _restored(storage: Any, location: str) -> Any:
 
 def _viewing(op: Any, keys: Any) -> Any:
     return lambda *args, **kwargs: op.redispatch(keys, *args, **kwargs)
+
+
+def _view_as_complex(x: Any) -> None:
+    memory.refuse(x.dtype.to_complex(), x.shape)
 
 
 def _fallback(op: Any, *args: Any, **kwargs: Any) -> Any:

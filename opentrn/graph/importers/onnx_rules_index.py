@@ -76,9 +76,9 @@ def scatter_nd(n: Node) -> Value:
 @onnx_op("ScatterElements", "Scatter")
 def scatter_elements(n: Node) -> Value:
     """x with updates written, or combined in, where GatherElements would read."""
-    from opentrn.graph.importers.torch_rules_index import _scattered
+    from opentrn.graph.importers.torch_rules_index import scattered
 
-    return _scattered(n.g, n.x, n.axis(), n.arg(1), n.arg(2), _added(n))
+    return scattered(n.g, n.x, n.axis(), n.arg(1), n.arg(2), _added(n))
 
 
 @onnx_op("TensorScatter")

@@ -11,7 +11,7 @@ import numpy as np
 
 from opentrn.graph.importers.onnx_call import Node, onnx_op
 from opentrn.graph.importers.onnx_rules_linear import edges
-from opentrn.graph.importers.torch_rules_index import _scattered
+from opentrn.graph.importers.torch_rules_index import scattered
 from opentrn.graph.ir import Value
 
 Window = dict[str, Any]
@@ -146,7 +146,7 @@ def max_unpool(n: Node) -> Value:
     # The numbers count places in the array that was pooled, not in a larger result.
     pooled = math.prod((*x.shape[:2], *own))
     flat = n.g.full((pooled,), 0.0, x.dtype)
-    made = _scattered(n.g, flat, 0, n.g.reshape(n.arg(1), (x.size,)),
+    made = scattered(n.g, flat, 0, n.g.reshape(n.arg(1), (x.size,)),
                       n.g.reshape(x, (x.size,)), "set")
     made = n.g.reshape(made, (*x.shape[:2], *own))
     if made.shape == shape:

@@ -141,7 +141,9 @@ def gather(g: Builder, self: Value, dim: int, index: Value, sparse_grad: bool = 
     return g.reshape(found, index.shape)
 
 
-def _scattered(g: Builder, x: Value, dim: int, index: Value, src: Any, kind: str) -> Value:
+def scattered(g: Builder, x: Value, dim: int, index: Value, src: Any, kind: str) -> Value:
+    """x with src, a tensor or a number, combined in where `gather` would read; `kind` as that of
+    the graph op `scatter`."""
     whole, vectors = _everywhere(g, x, dim, index)
     every = tuple(range(whole.rank))
     shape = vectors.shape[:-1]
@@ -159,16 +161,16 @@ def _scattered(g: Builder, x: Value, dim: int, index: Value, src: Any, kind: str
 @torch_op("aten::scatter.src(Tensor self, int dim, Tensor index, Tensor src) -> Tensor")
 def scatter_src(g: Builder, self: Value, dim: int, index: Value, src: Value) -> Value:
     """self with src written where `gather` would read."""
-    return _scattered(g, self, dim, index, src, "set")
+    return scattered(g, self, dim, index, src, "set")
 
 
 @torch_op("aten::scatter.value(Tensor self, int dim, Tensor index, Scalar value) -> Tensor")
 def scatter_value(g: Builder, self: Value, dim: int, index: Value, value: Any) -> Value:
     """self with value written where `gather` would read."""
-    return _scattered(g, self, dim, index, value, "set")
+    return scattered(g, self, dim, index, value, "set")
 
 
 @torch_op("aten::scatter_add(Tensor self, int dim, Tensor index, Tensor src) -> Tensor")
 def scatter_add(g: Builder, self: Value, dim: int, index: Value, src: Value) -> Value:
     """self with src added where `gather` would read."""
-    return _scattered(g, self, dim, index, src, "add")
+    return scattered(g, self, dim, index, src, "add")

@@ -402,6 +402,11 @@ def max_pool2d(g: Builder, self: Value, kernel_size: Any, stride: Any = (), padd
     return pooled(g, self, "maximum", kernel_size, stride, padding, dilation, ceil_mode, 2)
 
 
+def _wins(g: Builder, one: Value, best: Value) -> Value:
+    """Where torch takes a place for the largest: of a larger element, or of NaN."""
+    return g.or_(g.compare(one, best, direction="GT"), g.compare(one, one, direction="NE"))
+
+
 def _with_places(g: Builder, x: Value, size: Any, stride: Any, padding: Any, dilation: Any,
                  ceil: bool, axes: int) -> tuple[Value, Value]:
     """The largest under each window, and its row-major place in the image (the first such)."""
@@ -426,8 +431,7 @@ def _with_places(g: Builder, x: Value, size: Any, stride: Any, padding: Any, dil
             axis = len(lead) + n
             line = g.iota(one.shape, axis, "int32") * steps[n] + (first[n] - pads[n])
             here = line if here is None else here * x.shape[axis] + line
-        more = None if best is None else g.compare(one, best, direction="GT")
-        place = here if place is None else g.select(more, here, place)
+        place = here if best is None else g.select(_wins(g, one, best), here, place)
         best = one if best is None else g.maximum(best, one)
     return best, g.cast(place, "int64")
 
@@ -468,8 +472,7 @@ def _adaptive(g: Builder, x: Value, wanted: Sequence[int]) -> tuple[Value, Value
             one = g.take(one, g.constant(line.astype(np.int32)), lead + n)
             here = here[..., None] * x.shape[lead + n] + line
         spread = g.broadcast(g.constant(here.astype(np.int32)), one.shape)
-        more = None if best is None else g.compare(one, best, direction="GT")
-        place = spread if place is None else g.select(more, spread, place)
+        place = spread if best is None else g.select(_wins(g, one, best), spread, place)
         best = one if best is None else g.maximum(best, one)
     return best, g.cast(place, "int64")
 

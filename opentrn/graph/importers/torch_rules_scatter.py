@@ -7,7 +7,8 @@ from typing import Any
 
 from opentrn.graph.build import Builder
 from opentrn.graph.importers.torch_rules import refuse, torch_op
-from opentrn.graph.importers.torch_rules_index import _scattered, index_put
+from opentrn.graph.importers.torch_rules_elementwise import div_mode
+from opentrn.graph.importers.torch_rules_index import index_put, scattered
 from opentrn.graph.importers.torch_types import broadcast_shape
 from opentrn.graph.ir import Value
 
@@ -35,24 +36,22 @@ def scatter_reduce(g: Builder, self: Value, dim: int, index: Value, src: Value, 
         raise refuse(f"scatter_reduce by {reduce} of bool", g.where, "convert it to int32")
     base = self
     if not include_self:
-        base = _scattered(g, self, dim, index, _nothing(self, kind), "set")
-    total = _scattered(g, base, dim, index, src, kind)
+        base = scattered(g, self, dim, index, _nothing(self, kind), "set")
+    total = scattered(g, base, dim, index, src, kind)
     if reduce != "mean":
         return total
     begin = g.full(self.shape, int(include_self), "int32")
-    count = _scattered(g, begin, dim, index, g.full(index.shape, 1, "int32"), "add")
+    count = scattered(g, begin, dim, index, g.full(index.shape, 1, "int32"), "add")
     count = g.maximum(count, g.like(count, 1))
-    if self.dtype.kind == "float":
-        return total / g.cast(count, self.dtype)
-    exact = g.floor(g.cast(total, "float32") / g.cast(count, "float32"))
-    return g.cast(exact, self.dtype)
+    return div_mode(g, total, g.cast(count, self.dtype),
+                    None if self.dtype.kind == "float" else "floor")
 
 
 @torch_op("aten::scatter.reduce(Tensor self, int dim, Tensor index, Tensor src, *, str reduce) -> "
-          "Tensor",)
+          "Tensor")
 def scatter_by(g: Builder, self: Value, dim: int, index: Value, src: Value, reduce: str) -> Value:
     """self with src added, or multiplied in, where `gather` would read."""
-    return _scattered(g, self, dim, index, src, KINDS[reduce])
+    return scattered(g, self, dim, index, src, KINDS[reduce])
 
 
 @torch_op("aten::scatter.value_reduce(Tensor self, int dim, Tensor index, Scalar value, *, str "
@@ -60,7 +59,7 @@ def scatter_by(g: Builder, self: Value, dim: int, index: Value, src: Value, redu
 def scatter_number_by(g: Builder, self: Value, dim: int, index: Value, value: Any,
                       reduce: str) -> Value:
     """self with a number added, or multiplied in, where `gather` would read."""
-    return _scattered(g, self, dim, index, value, KINDS[reduce])
+    return scattered(g, self, dim, index, value, KINDS[reduce])
 
 
 @torch_op("aten::index_reduce(Tensor self, int dim, Tensor index, Tensor source, str reduce, *, "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -103,6 +103,7 @@ def _kernel_gradient(g: Builder, grad: Value, image: Value, weight: Value, steps
     shaped = g.reshape(made, (outputs, *weight.shape[2:], each))
     return g.transpose(shaped, (0, count + 1, *range(1, count + 1)))
 
+
 # ---------------------------------------------------------------------- pooling
 
 
@@ -161,24 +162,13 @@ def _most(g: Builder, grad: Value, x: Value, size: Any, stride: Any, padding: An
     return _cut_padding(g, _total(parts), pads, shape)
 
 
-@torch_op("aten::max_pool2d_with_indices_backward(Tensor grad_output, Tensor self, int[2] "
-          "kernel_size, int[2] stride, int[2] padding, int[2] dilation, bool ceil_mode, Tensor "
-          "indices) -> Tensor")
-def max_pool2d_backward(g: Builder, grad_output: Value, self: Value, kernel_size: Any,
-                        stride: Any, padding: Any, dilation: Any, ceil_mode: bool,
-                        indices: Value) -> Value:
-    """Each gradient at the first place of its window that holds the maximum."""
-    return _most(g, grad_output, self, kernel_size, stride, padding, dilation, ceil_mode, 2)
+def _most_rule(axes: int) -> Callable:
+    def rule(g: Builder, grad_output: Value, self: Value, kernel_size: Any, stride: Any,
+             padding: Any, dilation: Any, ceil_mode: bool, indices: Value) -> Value:
+        """Each gradient at the first place of its window that holds the maximum."""
+        return _most(g, grad_output, self, kernel_size, stride, padding, dilation, ceil_mode, axes)
 
-
-@torch_op("aten::max_pool3d_with_indices_backward(Tensor grad_output, Tensor self, int[3] "
-          "kernel_size, int[3] stride, int[3] padding, int[3] dilation, bool ceil_mode, Tensor "
-          "indices) -> Tensor")
-def max_pool3d_backward(g: Builder, grad_output: Value, self: Value, kernel_size: Any,
-                        stride: Any, padding: Any, dilation: Any, ceil_mode: bool,
-                        indices: Value) -> Value:
-    """Each gradient at the first place of its window that holds the maximum."""
-    return _most(g, grad_output, self, kernel_size, stride, padding, dilation, ceil_mode, 3)
+    return rule
 
 
 def _to_places(g: Builder, grad: Value, x: Value, indices: Value, axes: int) -> Value:
@@ -225,26 +215,25 @@ def _shares(g: Builder, grad: Value, x: Value, size: Any, stride: Any, padding: 
     return _cut_padding(g, _total(parts), pads, shape)
 
 
-@torch_op("aten::avg_pool2d_backward(Tensor grad_output, Tensor self, int[2] kernel_size, int[2] "
-          "stride, int[2] padding, bool ceil_mode, bool count_include_pad, int? divisor_override) "
-          "-> Tensor")
-def avg_pool2d_backward(g: Builder, grad_output: Value, self: Value, kernel_size: Any,
-                        stride: Any, padding: Any, ceil_mode: bool, count_include_pad: bool,
-                        divisor_override: int | None) -> Value:
-    """Each gradient in equal shares at every place of its window."""
-    return _shares(g, grad_output, self, kernel_size, stride, padding, ceil_mode,
-                   count_include_pad, divisor_override, 2)
+def _shares_rule(axes: int) -> Callable:
+    def rule(g: Builder, grad_output: Value, self: Value, kernel_size: Any, stride: Any,
+             padding: Any, ceil_mode: bool, count_include_pad: bool,
+             divisor_override: int | None) -> Value:
+        """Each gradient in equal shares at every place of its window."""
+        return _shares(g, grad_output, self, kernel_size, stride, padding, ceil_mode,
+                       count_include_pad, divisor_override, axes)
+
+    return rule
 
 
-@torch_op("aten::avg_pool3d_backward(Tensor grad_output, Tensor self, int[3] kernel_size, int[3] "
-          "stride, int[3] padding, bool ceil_mode, bool count_include_pad, int? divisor_override) "
-          "-> Tensor")
-def avg_pool3d_backward(g: Builder, grad_output: Value, self: Value, kernel_size: Any,
-                        stride: Any, padding: Any, ceil_mode: bool, count_include_pad: bool,
-                        divisor_override: int | None) -> Value:
-    """Each gradient in equal shares at every place of its window."""
-    return _shares(g, grad_output, self, kernel_size, stride, padding, ceil_mode,
-                   count_include_pad, divisor_override, 3)
+for _axes in (2, 3):
+    _sizes = f"int[{_axes}] kernel_size, int[{_axes}] stride, int[{_axes}] padding"
+    torch_op(f"aten::max_pool{_axes}d_with_indices_backward(Tensor grad_output, Tensor self, "
+             f"{_sizes}, int[{_axes}] dilation, bool ceil_mode, Tensor indices) -> Tensor")(
+                 _most_rule(_axes))
+    torch_op(f"aten::avg_pool{_axes}d_backward(Tensor grad_output, Tensor self, {_sizes}, bool "
+             "ceil_mode, bool count_include_pad, int? divisor_override) -> Tensor")(
+                 _shares_rule(_axes))
 
 
 # ---------------------------------------------------------------------- windows as an axis

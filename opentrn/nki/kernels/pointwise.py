@@ -329,15 +329,16 @@ def truncated(x: Value):
     return nl.multiply(down, nl.sign(x.tile, nl.float32), nl.float32)
 
 
-def _less_turns(x, shift: float):
-    """x less the whole turns in x + shift, as a float32 quotient counts them.
+def _less_turns(x, shift: float, turn: tuple[float, ...]):
+    """x less the whole turns in x + shift, as a float32 quotient counts them; `turn` is 2π in
+    parts.
 
     Of n turns the quotient is wrong by up to n · 2^-23, which may leave more than half a turn.
     """
     turns = fresh(x, nl.float32)
     nisa.tensor_scalar(turns, x, nl.multiply, 1 / (2 * pi), op1=nl.add, operand1=shift / (2 * pi))
     turns = _nearest(turns)
-    for part in TURN:
+    for part in turn:
         left = fresh(x, nl.float32)
         nisa.scalar_tensor_tensor(left, turns, nl.multiply, -part, nl.add, x)
         x = left
@@ -350,7 +351,7 @@ def _wave(shift: float) -> Callable:
     def operation(operands, dtype):
         _floats("sine", operands)
         x = operands[0].tile
-        rest = _less_turns(_less_turns(x, shift), shift)
+        rest = _less_turns(_less_turns(x, shift, TURN), shift, (2 * pi,))
         # Rounding may leave a last bit beyond π, where the engine's sine is another polynomial.
         nisa.tensor_scalar(rest, rest, nl.add, shift, op1=nl.minimum, operand1=3.1415925)
         nisa.tensor_scalar(rest, rest, nl.maximum, -3.1415925)
