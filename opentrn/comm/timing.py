@@ -184,7 +184,7 @@ def _refuse_unknown(collective: str, name: str) -> None:
         raise UnknownNameError(
             f"there is no algorithm `{name}` of {collective}",
             code="comm.algorithm",
-            fix=f"one of {', '.join(known)}",
+            fix=f"use {', '.join(known)}",
         )
 
 

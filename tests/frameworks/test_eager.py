@@ -100,6 +100,17 @@ def test_printing():
     assert str(torch.arange(3, device="neuron")) == "tensor([0, 1, 2], device='neuron:0')"
 
 
+@pytest.mark.parametrize(("size", "step", "seen"), [
+    (3, 2, [1, 1, 2, 1, 2, 1, 1, 0]), (4, 4, [1] * 8), (2, 5, [1, 1, 0, 0, 0, 1, 1, 0]),
+])  # fmt: skip
+def test_gradients_of_windows_are_added_up_where_they_overlap(size, step, seen):
+    x = torch.arange(16.0).reshape(2, 8).to("neuron").requires_grad_()
+    windows = x.unfold(1, size, step)
+    assert windows.tolist() == x.detach().cpu().unfold(1, size, step).tolist()
+    windows.sum().backward()
+    assert x.grad.tolist() == [seen, seen]  # counted by hand
+
+
 def test_what_the_chip_lacks_is_refused():
     with pytest.raises(UnsupportedError, match="float64") as caught:
         torch.zeros(3, dtype=torch.float64).to("neuron")

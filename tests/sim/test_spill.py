@@ -176,6 +176,29 @@ def test_a_value_that_is_overwritten_is_neither_saved_nor_brought_back():
     np.testing.assert_array_equal(Replay(made, TRN2)([x])[0], np.zeros_like(x))
 
 
+def test_a_copy_of_an_input_is_not_read_again_before_it_is_overwritten():
+    def twice(x):
+        """Eight tiles of x are stored, filled with zeros and stored again."""
+        out = nl.ndarray((2 * x.shape[0], WIDTH), dtype=x.dtype, buffer=nl.shared_hbm)
+        tiles = [nl.ndarray((128, WIDTH), dtype=x.dtype, buffer=nl.sbuf) for _ in range(8)]
+        for n, tile in enumerate(tiles):
+            nisa.dma_copy(dst=tile, src=x[nl.ds(n * 128, 128)])
+        for n, tile in enumerate(tiles):
+            nisa.dma_copy(dst=out[nl.ds(n * 128, 128)], src=tile)
+        for tile in tiles:
+            nisa.memset(dst=tile, value=0.0)
+        for n, tile in enumerate(tiles):
+            nisa.dma_copy(dst=out[nl.ds((8 + n) * 128, 128)], src=tile)
+        return out
+
+    x = numbers(8)
+    ran = nki.run(twice, x)
+    made = spilled(ran.program, TRN2, refusal(ran.program))
+    loads = [one for one in made.body if any(v.buffer in made.inputs for v in one.reads())]
+    assert len(loads) == 8  # the last two are loaded when there is room; none for the zeros
+    np.testing.assert_array_equal(Replay(made, TRN2)([x])[0], np.vstack((x, np.zeros_like(x))))
+
+
 def test_tiles_of_many_sizes_fit_in_spite_of_the_holes_between_them():
     rng, plan = np.random.default_rng(1), []
     for n in range(1000):

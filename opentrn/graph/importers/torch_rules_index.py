@@ -80,10 +80,10 @@ def _under_mask(g: Builder, x: Value, indices: Indices, values: Value,
     (axis, mask), = given
     last = axis + mask.rank
     rest = x.shape[last:]
-    if axis and values.rank > len(rest) or values.size != math.prod(values.shape[-len(rest):]
-                                                                    if rest else ()):
+    same = values.shape[max(values.rank - len(rest), 0):]
+    if values.size != math.prod(same):
         return None
-    one = g.reshape(values, values.shape[max(values.rank - len(rest), 0):])
+    one = g.reshape(values, same)
     spread = g.broadcast_in_dim(mask, shape=x.shape, dimensions=tuple(range(axis, last)))
     new = g.broadcast(g.cast(one, x.dtype), x.shape)
     return g.select(spread, x + new if accumulate else new, x)

@@ -323,7 +323,8 @@ def test_arithmetic_of_64_bits_that_may_wrap_around_is_told_once_at_its_line():
                 neuron.jit(f).compile(given)
             assert len(told) == 1
             assert f is jnp.sum or told[0].filename == __file__
-        for f in (lambda x: x + 1, jnp.max, lambda x: x.astype(np.int32) * 2, lambda x: x[::-1]):
+        for f in (lambda x: x + 1, jnp.max, lambda x: x.astype(np.int32) * 2, lambda x: x[::-1],
+                  lambda x: x * -1):  # fmt: skip
             neuron.jit(f).compile(given)  # warnings are errors
 
 
