@@ -1,39 +1,52 @@
 """The accesses of a straight-line program as columns: which instruction touches which view.
 
-Reading millions of Python objects costs more than what is then done with them, so it is done once
-and in few passes: instructions are taken by form, whose operands are alike, and what depends on a
-view only is found once for each view.
+Reading millions of Python objects costs more than what is then done with them, so it is done once,
+and what follows from a way of looking, or from the sort of a tile, stands once.
 """
 
-from collections.abc import Sequence
-from operator import attrgetter, itemgetter
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from opentrn.isa import Buffer, Instruction, OperandForm, Program, RegIn, RegisterForm, RegOut, View
+from opentrn.isa import (
+    Buffer,
+    Instruction,
+    OperandForm,
+    Program,
+    RegIn,
+    RegisterForm,
+    RegOut,
+    Sort,
+    View,
+)
 from opentrn.sim.rows import READS, WRITES
 
 
 class Accesses(NamedTuple):
     """Instructions by form, and their accesses in the order in which waits are looked for.
 
-    Access `a` of instruction `i` (`start[i]` ≤ a < `start[i + 1]`, reads first) touches
-    `views[view[a]]`; `writes[a]` tells writes from reads.  `form[i]` is a number in `forms`,
-    `buffer[v]` that of a view's buffer in `buffers`, `way[v]` one for each way in which views look
-    at buffers of one sort; all are numbered by their first use.  Buffer `b` is touched from
-    instruction `first[b]` to `last[b]`.
+    Access `a` of instruction `i` (`start[i]` ≤ a < `start[i + 1]`, reads first) is through
+    `views[a]`; `writes[a]` tells writes from reads.  `form[i]` is a number in `forms`, `buffer[a]`
+    one in `buffers`, `way[a]` one for each way in which views look at tiles of one sort (and one
+    for all that look at HBM); all are numbered by their first use.  Buffer `b` is like
+    `sorts[sort[b]]`, has the id `ids[b]`, and is touched from instruction `first[b]` to `last[b]`;
+    `fixed`: some have addresses of their own.
     """
 
     forms: list
     form: np.ndarray
     start: np.ndarray
-    view: np.ndarray
     writes: np.ndarray
     views: Sequence[View]
     way: np.ndarray
     buffer: np.ndarray
-    buffers: list[Buffer]
+    buffers: Sequence[Buffer]
+    sorts: list[Sort]
+    sort: np.ndarray
+    ids: np.ndarray
+    fixed: bool
     first: np.ndarray
     last: np.ndarray
 
@@ -41,6 +54,38 @@ class Accesses(NamedTuple):
         """As `place.lifetimes`."""
         lives = zip(self.buffers, self.first.tolist(), self.last.tolist(), strict=True)
         return {buffer: (begin, end) for buffer, begin, end in lives if buffer.on_chip}
+
+    def of_sort(self, what: Callable[[Sort], Any]) -> np.ndarray:
+        """Something that follows from its sort, of each buffer."""
+        return np.array(list(map(what, self.sorts)))[self.sort]
+
+    def on_chip(self) -> np.ndarray:
+        """Which buffers are tiles."""
+        return self.of_sort(attrgetter("on_chip"))
+
+
+class Operands(Sequence):
+    """The views of all accesses, each looked up when it is asked for.
+
+    `kinds`: where each form's accesses begin, and which operand each is.
+    """
+
+    def __init__(self, body: list, form: np.ndarray, start: np.ndarray, kinds: tuple):
+        self.body, self.form, self.start, self.kinds = body, form, start, kinds
+
+    def __len__(self) -> int:
+        return int(self.start[-1])
+
+    def __getitem__(self, n):
+        at = self.start.searchsorted(n, "right") - 1
+        begins, place = self.kinds
+        return self.body[at].operands[place[begins[self.form[at]] + n - self.start[at]]]
+
+    def operands(self, access: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Instructions, and which operand of theirs each of some views is."""
+        begins, place = self.kinds
+        at = np.searchsorted(self.start, access, side="right") - 1
+        return at, place[begins[self.form[at]] + access - self.start[at]]
 
 
 def accesses_of(program: Program) -> Accesses | None:
@@ -50,37 +95,32 @@ def accesses_of(program: Program) -> Accesses | None:
     body = program.body
     if set(map(type, body)) != {Instruction} or any(map(attrgetter("after"), body)):
         return None
-    forms = [one.form for one in body]
-    number = {form: n for n, form in enumerate(dict.fromkeys(forms))}
-    places = [places_of(one) for one in number]
+    form, forms = _numbered([one.form for one in body])
+    places = [places_of(one) for one in forms]
     if any(one is None for one in places):
         return None
-    form = np.fromiter(map(number.__getitem__, forms), np.int32, len(body))
     counts = np.array([len(reads) + len(writes) for reads, writes in places], np.int64)
     start = np.zeros(len(body) + 1, np.int64)
     np.cumsum(counts[form], out=start[1:])
-    operands = [one.operands for one in body]
-    key, place, writes = _by_form(operands, form, start, places)
-    _, at, which = np.unique(key, return_index=True, return_inverse=True)
-    order = np.argsort(at)
-    rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(len(order))
-    at = at[order]
-    owner = np.searchsorted(start, at, side="right") - 1
-    views = [operands[i][n] for i, n in zip(owner.tolist(), place[at].tolist(), strict=True)]
+    every = [reads + writes for reads, writes in places]
+    views = [one.operands[n] for one, k in zip(body, form.tolist(), strict=True) for n in every[k]]
     if any(view.index is not None for view in views):
         return None
-    way, _ = _numbered([id(view._facts) for view in views])
+    writes = [n >= len(places[k][0]) for k in form.tolist() for n in range(len(every[k]))]
+    way, _ = _numbered([id(view._facts) if view.buffer.on_chip else 0 for view in views])
     buffer, buffers = _numbered([view.buffer for view in views])
-    first, last = _lives(start, buffer[rank[which]], len(buffers))
-    return Accesses(list(number), form, start, rank[which], writes, views, way, buffer, buffers,
-                    first, last)  # fmt: skip
+    sort, sorts = _numbered([one.sort for one in buffers])
+    ids = np.array([one.id for one in buffers], np.int64)
+    fixed = any(one.on_chip and one.address is not None for one in buffers)
+    first, last = _lives(start, buffer, len(buffers))
+    return Accesses(forms, form, start, np.array(writes, bool), views, way, buffer, buffers, sorts,
+                    sort, ids, fixed, first, last)  # fmt: skip
 
 
 def _numbered(keys: list) -> tuple[np.ndarray, list]:
     """A number for each key by its first use, and the keys."""
     known = {key: n for n, key in enumerate(dict.fromkeys(keys))}
-    return np.fromiter(map(known.__getitem__, keys), np.int64, len(keys)), list(known)
+    return np.fromiter(map(known.__getitem__, keys), np.int32, len(keys)), list(known)
 
 
 def _lives(start: np.ndarray, buffer: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -106,23 +146,4 @@ def places_of(form: Any) -> tuple[list[int], list[int]] | None:
     return reads, writes
 
 
-def _by_form(operands: list, form: np.ndarray, start: np.ndarray, places: list) -> tuple:
-    """Of each access: what identifies its view, which operand it is, whether it is a write."""
-    key = np.empty(start[-1], np.int64)
-    place = np.empty(len(key), np.int16)
-    writes = np.empty(len(key), bool)
-    order = np.argsort(form, kind="stable")
-    ends = np.cumsum(np.bincount(form, minlength=len(places)))
-    begin = 0
-    for (reads, written), end in zip(places, ends.tolist(), strict=True):
-        rows = order[begin:end]
-        own = [operands[i] for i in rows.tolist()]
-        for k, n in enumerate(reads + written):
-            at = start[rows] + k
-            key[at] = np.fromiter(map(id, map(itemgetter(n), own)), np.int64, len(own))
-            place[at], writes[at] = n, k >= len(reads)
-        begin = end
-    return key, place, writes
-
-
-__all__ = ["Accesses", "accesses_of", "places_of"]
+__all__ = ["Accesses", "Operands", "accesses_of", "places_of"]

@@ -4,11 +4,13 @@ A result that is written tile by tile is the common case.  Accesses are looked a
 one pitch × bytes; what is not seen to be apart counts as together.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from opentrn.isa import Buffer, Program, View
+from opentrn.sim.accesses import Operands
 from opentrn.sim.letters import ODD, SHIFT, Letters
 from opentrn.sim.words import integers, layout, listed, memory
 
@@ -58,9 +60,11 @@ def together(program: Program, letters: Letters) -> Together | None:
     return Together(apart, np.sort(np.concatenate(rest)) if rest else np.zeros(0, np.int64))
 
 
-def all_apart(views: list[View]) -> bool:
-    """Whether no two views of one buffer in HBM are seen to share a byte."""
-    return _all_apart(_asked(views))
+def all_apart(views: Sequence[View], some: np.ndarray) -> bool:
+    """Whether no two of some views of one buffer in HBM are seen to share a byte."""
+    if isinstance(views, Operands) and layout() is not None:
+        return _all_apart(_read(views.body, *views.operands(some)))
+    return _all_apart(_asked([views[n] for n in some.tolist()]))
 
 
 def _asked(views: list[View]) -> _Looks:

@@ -16,62 +16,83 @@ from opentrn.sim.place import place as place_plainly
 _compiled = njit(cache=True, nogil=True, error_model="numpy", _nrt=False)
 
 
+class TabledPlacement(Placement):
+    """A placement as columns, whose slots are made when they are first asked for.
+
+    Buffer `b` of the table lies at `address[b]` (-1 in HBM) with `nbytes[b]`; `order` has the tiles
+    in the order of `place.place`.
+    """
+
+    __slots__ = ("_made", "address", "nbytes", "order", "table")
+
+    def __init__(self, table: Accesses, bank: int):
+        self.table, self._made, self.order = table, None, np.zeros(0, np.int64)
+        self.address = np.full(len(table.buffers), -1, np.int64)
+        self.nbytes = np.zeros(len(table.buffers), np.int64)
+        super().__init__(bank=bank)
+
+    @property
+    def slots(self) -> dict[Buffer, Slot]:
+        """As of `Placement`."""
+        if self._made is None:
+            table, order, buffers = self.table, self.order.tolist(), list(self.table.buffers)
+            columns = self.address, self.nbytes, table.first, table.last
+            rows = zip(order, *(column[self.order].tolist() for column in columns), strict=True)
+            self._made = {buffers[n]: Slot(*row, buffers[n].partition) for n, *row in rows}
+        return self._made
+
+    @slots.setter
+    def slots(self, none: dict[Buffer, Slot]) -> None:
+        pass
+
+
 def place(program: Program, chip, table: Accesses) -> Placement:
     """As `place.place`."""
-    placement = Placement(bank=int(chip.core.psum_bank))
-    spaces = np.array([buffer.space for buffer in table.buffers])
-    if all(buffer.address is None for buffer in table.buffers):
+    placement = TabledPlacement(table, int(chip.core.psum_bank))
+    spaces, unit = table.of_sort(lambda x: x.space), table.of_sort(lambda x: x.partition_bytes)
+    if not table.fixed:
         for memory in memories(chip):
             own = np.flatnonzero(spaces == memory.space)
-            buffers = [table.buffers[n] for n in own.tolist()]
-            if not _placed(memory, buffers, table.first[own], table.last[own], placement):
+            if not _placed(memory, own, unit[own], placement):
                 break
         else:
             return placement
     return place_plainly(program, chip, table.lifetimes())
 
 
-def _placed(
-    memory: Memory,
-    buffers: list[Buffer],
-    first: np.ndarray,
-    last: np.ndarray,
-    placement: Placement,
-) -> bool:
-    """Whether the tiles of one memory found room; then they are in the placement."""
-    unit = np.array([buffer.partition_bytes for buffer in buffers], np.int64)
+def _placed(memory: Memory, own: np.ndarray, unit: np.ndarray, placement: TabledPlacement) -> bool:
+    """Whether the tiles `own` of one memory, of `unit` bytes, found room; they are placed then."""
+    table = placement.table
+    first, last, ids = table.first[own], table.last[own], table.ids[own]
     step = np.where((unit > memory.bank) & (memory.bank > 0), memory.bank or 1, memory.alignment)
     nbytes = -(-unit // step) * step
     peak, at = _peak(first, last, nbytes)
     placement.peak_bytes[memory.space], placement.peak_at[memory.space] = peak, at
     if peak > memory.size:
         return False
-    order = np.lexsort((np.array([buffer.id for buffer in buffers], np.int64), first))
-    address = np.empty(len(buffers), np.int64)
-    live = np.empty((3, len(buffers)), np.int64)
+    # Buffers are numbered by first use, but those that one instruction uses first go by id.
+    sorted_ = (first[1:] > first[:-1]) | (ids[1:] > ids[:-1])
+    order = np.arange(len(own)) if sorted_.all() else np.lexsort((ids, first))
+    address = np.empty(len(own), np.int64)
+    live = np.empty((3, len(own)), np.int64)
     limits = memory.size, memory.alignment, memory.bank
     if not _ring(order, first, last, nbytes, *limits, live, address):
         return False
-    columns = (address[order], nbytes[order], first[order], last[order])
-    slots = map(Slot, *(column.tolist() for column in columns))
-    chosen = (buffers[n] for n in order.tolist())
-    placement.slots.update(
-        (buffer, slot._replace(partition=buffer.partition) if buffer.partition else slot)
-        for buffer, slot in zip(chosen, slots, strict=True)
-    )
+    placement.address[own], placement.nbytes[own] = address, nbytes
+    placement.order = np.concatenate((placement.order, own[order]))
     return True
 
 
 def _peak(first: np.ndarray, last: np.ndarray, nbytes: np.ndarray) -> tuple[int, int]:
-    """The most bytes alive at once, and the position; of equal ones the first."""
-    position = np.concatenate((first, last + 1))
-    change = np.concatenate((nbytes, -nbytes))
-    order = np.lexsort((change, position))
-    now = np.cumsum(change[order])
-    if not len(now):
+    """The most bytes alive at once, and the first position where they are."""
+    if not len(first):
         return 0, 0
-    most = int(now.argmax())
-    return int(now[most]), int(position[order][most])
+    size = int(last.max()) + 2
+    # Sums are whole numbers far below 2**53.
+    change = np.bincount(first, nbytes, size) - np.bincount(last + 1, nbytes, size)
+    now = np.cumsum(change)
+    at = int(now.argmax())
+    return int(now[at]), at
 
 
 @_compiled

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from opentrn.isa import Buffer, View
+from opentrn.isa import View
 from opentrn.sim.accesses import Accesses
 from opentrn.sim.accesses_fast import numbered
 from opentrn.sim.overlaps import Box, Shapes
@@ -21,10 +21,11 @@ class Regions(NamedTuple):
     What a region meets in its buffer, itself included, stands in `meets[low[r] : high[r]]`,
     counted from the buffer's first region; where a write to it also replaces an earlier access to
     the other, `replaces` is set.  `whole[r]` is the whole buffer, which meets everything.
-    `of_view` has -1 for views that were not asked for.
+    `of_access` has -1 for accesses that were not asked for.  Buffer `b` is number `buffers[b]` of
+    the table.
     """
 
-    buffers: list[Buffer]
+    buffers: np.ndarray
     begin: np.ndarray
     buffer: np.ndarray
     whole: np.ndarray
@@ -32,7 +33,7 @@ class Regions(NamedTuple):
     high: np.ndarray
     meets: np.ndarray
     replaces: np.ndarray
-    of_view: np.ndarray
+    of_access: np.ndarray
 
 
 class _Kind(NamedTuple):
@@ -44,20 +45,22 @@ class _Kind(NamedTuple):
 
 
 def regions_of(table: Accesses, used: np.ndarray) -> Regions | None:
-    """The regions of the views `used` (numbers in `table.views`, by first access).
+    """The regions of the accesses `used` (numbers, in order): all or none of those to a buffer.
 
     None where a buffer has too many of them, or too many that are not dense.
     """
-    buffer, owners = numbered(table.buffer[used])
-    buffers = [table.buffers[n] for n in table.buffer[used[owners]].tolist()]
+    kept = np.zeros(len(table.buffers), bool)
+    kept[table.buffer[used]] = True
+    buffers = np.flatnonzero(kept)
+    buffer = (np.cumsum(kept) - 1)[table.buffer[used]]
     box, boxes = _boxes_of(table, used)
-    region, at = numbered(buffer.astype(np.int64) * len(boxes) + box)
+    region, at = numbered(buffer * len(boxes) + box)
     order = np.argsort(buffer[at], kind="stable")  # buffer by buffer
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     at = at[order]
-    of_view = np.full(len(table.views), -1, np.int64)
-    of_view[used] = place[region]
+    of_access = np.full(len(table.views), -1, np.int32)
+    of_access[used] = place[region]
     begin = np.zeros(len(buffers) + 1, np.int64)
     np.cumsum(np.bincount(buffer[at], minlength=len(buffers)), out=begin[1:])
     kinds, found = _Kinds(), _alike(box[at], begin)
@@ -71,21 +74,22 @@ def regions_of(table: Accesses, used: np.ndarray) -> Regions | None:
             return None
     inside = np.arange(len(at)) - begin[buffer[at]] + kinds.begins()[kind][buffer[at]]
     whole, low, high = (column[inside] for column in kinds.columns())
-    return Regions(buffers, begin, buffer[at], whole, low, high, *kinds.lists(), of_view)
+    return Regions(buffers, begin, buffer[at], whole, low, high, *kinds.lists(), of_access)
 
 
 def _boxes_of(table: Accesses, used: np.ndarray) -> tuple[np.ndarray, list]:
-    """The number of each used view's box, and the boxes: equal where they are one region.
+    """The number of each used access's box, and the boxes: equal where they are one region.
 
     On chip all that look in one way at buffers of one sort have one box; in HBM rows depend on the
     buffer.
     """
     shapes, boxes, known = Shapes(), [], {}
-    ways = int(table.way.max(initial=0)) + 1
-    in_hbm = np.array([not buffer.on_chip for buffer in table.buffers], bool)[table.buffer[used]]
-    other = ways * (1 + table.buffer[used].astype(np.int64))
-    pair = table.way[used] + np.where(in_hbm, other, 0)
-    number, first = numbered(pair)
+    way = table.way[used].astype(np.int64)
+    in_hbm = np.flatnonzero(~table.on_chip()[table.buffer[used]])
+    # Views are kept by their buffers and instructions, so no two have one address.
+    other = np.array([id(table.views[n]) for n in used[in_hbm].tolist()], np.int64)
+    way[in_hbm] = 1 + int(way.max(initial=0)) + numbered(other)[0]
+    number, first = numbered(way)
     of_pair = []
     for n in first.tolist():
         view = table.views[used[n]]

@@ -12,12 +12,13 @@ together: stream, regions, buffers, meets, replaces, givers, nodes, edges, count
 import numpy as np
 from numba import njit
 
-from opentrn.isa import Buffer, Program
+from opentrn.isa import Program
 from opentrn.sim.accesses import Accesses
 from opentrn.sim.apart import all_apart
 from opentrn.sim.beside import QUADRANTS
 from opentrn.sim.depend import Finder
 from opentrn.sim.place import Placement
+from opentrn.sim.place_fast import TabledPlacement
 from opentrn.sim.regions_fast import Regions, regions_of
 from opentrn.sim.rows import PSUM_PORT
 from opentrn.sim.tape import Flow, Part
@@ -25,6 +26,7 @@ from opentrn.sim.timing import ENGINES, FREED, OWN, SEEN
 
 _N = len(ENGINES)
 _APART = -2  # instead of a region: nobody waits there
+_LISTS, _GIVERS = 1, 2  # what is too short in `_taken`
 _NODES, _EDGES, _SPILT = range(3)  # what `counts` counts: nodes, edges, whether they did not fit
 
 # Nothing is allocated inside, so references need no counting; that took most of the time.
@@ -33,12 +35,12 @@ _inlined = njit(cache=True, nogil=True, error_model="numpy", _nrt=False, forcein
 
 
 def _record(names: str) -> list:
-    return [(name, np.int64) for name in names.split()]
+    return [(name, np.int32) for name in names.split()]
 
 
 _REGION = np.dtype(
     _record("buffer begin end whole write waited dmas")
-    + [("read", np.int64, (_N,)), ("read_waited", np.int64, (_N,))]
+    + [("read", np.int32, (_N,)), ("read_waited", np.int32, (_N,))]
 )
 # `givers` to `givers_end` are the tiles whose bytes it takes over; heads of two lists of nodes.
 _BUFFER = np.dtype(_record("begin end givers givers_end opened writes reads"))
@@ -53,17 +55,15 @@ def dependencies(program: Program, placement: Placement, chip, table: Accesses) 
     """
     finder = Finder(program, placement, chip, ())
     plans = [finder.plan(form) for form in table.forms]
-    fixed = any(buffer.address is not None for buffer in placement.slots)
-    if fixed or any(row.meets for row in finder.rows):
+    if table.fixed or any(row.meets for row in finder.rows):
         return None
-    unchanging = np.array([b in finder.unchanging for b in table.buffers], bool)[table.buffer]
-    apart = _apart(table, unchanging)
+    unchanging, apart = _apart(finder, table)
     regions = regions_of(table, np.flatnonzero(~(unchanging | apart)))
     if regions is None:
         return None
-    regions.of_view[apart] = _APART
+    regions.of_access[apart] = _APART
     stream = np.array([plan.stream for plan in plans], np.int8)[table.form]
-    found = _searched(stream, table, regions, placement)
+    found = _searched(stream, table, regions, _places(placement, table))
     if found is None:
         return None
     banks = np.array([plan.banks for plan in plans], bool)
@@ -73,16 +73,21 @@ def dependencies(program: Program, placement: Placement, chip, table: Accesses) 
     return Flow([part], finder.rows, ())
 
 
-def _apart(table: Accesses, unchanging: np.ndarray) -> np.ndarray:
-    """Which views are of tensors in HBM of which no two accesses share a byte (`sim.apart`)."""
-    in_hbm = np.array([not buffer.on_chip for buffer in table.buffers], bool)[table.buffer]
-    uses, found = np.bincount(table.view, minlength=len(table.views)), np.zeros_like(unchanging)
-    some = np.flatnonzero(in_hbm & ~unchanging)
+def _apart(finder: Finder, table: Accesses) -> tuple[np.ndarray, np.ndarray]:
+    """Which accesses are to tensors that do not change, and which to others in HBM of which no two
+    accesses share a byte (`sim.apart`).
+    """
+    unchanging, apart = (np.zeros(len(table.buffers), bool) for _ in range(2))
+    in_hbm = ~table.on_chip()
+    tiles_too = any(buffer.on_chip for buffer in finder.unchanging)
+    for n in range(len(in_hbm)) if tiles_too else np.flatnonzero(in_hbm).tolist():
+        unchanging[n] = table.buffers[n] in finder.unchanging
+    some = np.flatnonzero((in_hbm & ~unchanging)[table.buffer])
     some = some[np.argsort(table.buffer[some], kind="stable")]
     for own in np.split(some, 1 + np.flatnonzero(np.diff(table.buffer[some]))):
-        if len(own) and (uses[own] == 1).all():
-            found[own] = all_apart([table.views[n] for n in own.tolist()])
-    return found
+        if len(own):
+            apart[table.buffer[own[0]]] = all_apart(table.views, own)
+    return unchanging[table.buffer], apart[table.buffer]
 
 
 def _banks(finder: Finder, table: Accesses, at: np.ndarray) -> np.ndarray:
@@ -90,32 +95,47 @@ def _banks(finder: Finder, table: Accesses, at: np.ndarray) -> np.ndarray:
     bits = np.zeros(len(at), np.int64)
     if not len(at):
         return bits
+    psum = table.of_sort(lambda x: x.space == "psum")
+    several = psum & (table.of_sort(lambda x: x.partition_bytes) > finder.placement.bank)
+    address = _places(finder.placement, table)[0]
     # Where a tile lies in one bank, so do all its views.
-    of_buffer = np.array([_bits(finder, buffer) for buffer in table.buffers], np.int64)
-    of_view = of_buffer[table.buffer]
-    for n in np.flatnonzero(of_view < 0).tolist():
-        of_view[n] = finder.banks_of((table.views[n],))
+    one = (PSUM_PORT << np.where(psum, address, 0) // finder.placement.bank) * psum
     begin, end = table.start[at], table.start[at + 1]
     for k in range(int((end - begin).max())):
-        some = begin + k < end
-        bits[some] |= of_view[table.view[(begin + k)[some]]]
+        some = np.flatnonzero(begin + k < end)
+        access = begin[some] + k
+        bits[some] |= one[table.buffer[access]]
+        rest = np.flatnonzero(several[table.buffer[access]])
+        # What looks in one way at tiles of one sort and place lies in the same banks.
+        look = table.way[access[rest]] + (address[table.buffer[access[rest]]] << 32)
+        _, first, which = np.unique(look, return_index=True, return_inverse=True)
+        found = [finder.banks_of((table.views[n],)) for n in access[rest[first]].tolist()]
+        bits[some[rest]] |= np.array(found, np.int64)[which]
     return bits
 
 
-def _bits(finder: Finder, buffer: Buffer) -> int:
-    """The bit of the bank that a tile lies in; 0 outside PSUM, -1 where there are several."""
-    if buffer.space != "psum":
-        return 0
-    placement = finder.placement
-    if buffer.partition_bytes > placement.bank:
-        return -1
-    return PSUM_PORT << placement.slots[buffer].address // placement.bank
+def _places(placement: Placement, table: Accesses) -> np.ndarray:
+    """Of each buffer its address and end, and the first and end of the lists of owners (of one
+    memory and lane) that its bytes are in: none for HBM.
+    """
+    base = QUADRANTS * table.of_sort(lambda x: x.space == "psum")
+    if isinstance(placement, TabledPlacement) and placement.table is table:
+        address = np.maximum(placement.address, 0)
+        return np.array([address, address + placement.nbytes, base, base + table.on_chip()])
+    places = np.zeros((4, len(table.buffers)), np.int64)
+    for number, buffer in enumerate(table.buffers):
+        slot = placement.slots.get(buffer)
+        if slot is not None:
+            lanes = placement.lanes(buffer) if placement.apart else range(1)
+            places[:, number] = (slot.address, slot.address + slot.nbytes,
+                                 base[number] + lanes.start, base[number] + lanes.stop)  # fmt: skip
+    return places
 
 
 # ---------------------------------------------------------------------- tables
 
 
-def _searched(stream: np.ndarray, table: Accesses, regions: Regions, placement: Placement):
+def _searched(stream: np.ndarray, table: Accesses, regions: Regions, places: np.ndarray):
     """Number of waits of each instruction, and the waits (see `tape.Part`).
 
     None where something is written that does not change.
@@ -123,80 +143,89 @@ def _searched(stream: np.ndarray, table: Accesses, regions: Regions, placement: 
     size = len(stream) // 2 + 8 * len(regions.buffers) + 64
     while True:
         counts = np.zeros(3, np.int64)
-        state = (stream, *_tables(regions, placement), np.empty(size, _NODE),
+        state = (stream, *_tables(regions, places), np.empty(size, _NODE),
                  np.empty(4 * size, np.int64), counts)  # fmt: skip
         edges = np.empty(len(stream), np.int32)
-        if not _run(state, table.start, table.view, regions.of_view, table.writes, edges):
+        if not _run(state, table.start, regions.of_access, table.writes, edges):
             return None
         if not counts[_SPILT]:
             return edges, state[7][: counts[_EDGES]].copy()
         size *= 4
 
 
-def _tables(regions: Regions, placement: Placement) -> tuple:
+def _tables(regions: Regions, places: np.ndarray) -> tuple:
     """Regions, buffers, meets, replaces and givers as the search begins."""
-    own = np.zeros(len(regions.buffer), _REGION)
-    own["buffer"], own["whole"] = regions.buffer, regions.whole
-    own["begin"], own["end"] = regions.low, regions.high
-    for name in ("write", "dmas", "read"):
-        own[name] = -1
+    own = np.empty(len(regions.buffer), _REGION)
+    _forgotten(own, regions.buffer, regions.whole, regions.low, regions.high)
     buffers = np.zeros(len(regions.buffers), _BUFFER)
     buffers["begin"], buffers["end"] = regions.begin[:-1], regions.begin[1:]
     buffers["writes"] = buffers["reads"] = -1
-    begins, givers = _givers(regions, placement)
+    begins, givers = _givers(places[:, regions.buffers])
     buffers["givers"], buffers["givers_end"] = begins[:-1], begins[1:]
     return own, buffers, regions.meets, regions.replaces, givers
 
 
-def _givers(regions: Regions, placement: Placement) -> tuple[np.ndarray, np.ndarray]:
+@_compiled
+def _forgotten(own, buffer, whole, low, high):
+    """Regions that nobody has accessed yet."""
+    for r in range(len(own)):
+        record = own[r]
+        record["buffer"], record["whole"] = buffer[r], whole[r]
+        record["begin"], record["end"] = low[r], high[r]
+        record["write"] = record["dmas"] = -1
+        record["waited"] = 0
+        for engine in range(_N):
+            record["read"][engine], record["read_waited"][engine] = -1, 0
+
+
+def _givers(places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The tiles whose bytes each buffer takes over, and where they begin in the list of all.
 
     Buffers are numbered by their first access, so that is the order in which they are opened.
     """
-    places = np.zeros((4, len(regions.buffers)), np.int64)  # address, end, first and end of lists
-    for number, buffer in enumerate(regions.buffers):
-        slot = placement.slots.get(buffer)
-        if slot is not None:
-            lanes = placement.lanes(buffer) if placement.apart else range(1)
-            base = QUADRANTS * (buffer.space == "psum")
-            places[:, number] = (slot.address, slot.address + slot.nbytes,
-                                 base + lanes.start, base + lanes.stop)  # fmt: skip
-    begins, room = np.zeros(len(regions.buffers) + 1, np.int64), 64
+    count = places.shape[1]
+    begins, room, size = np.zeros(count + 1, np.int64), 64, 4 * count + 64
     while True:
         owners = np.zeros((2 * QUADRANTS, 3, room), np.int64)
-        counts, givers = np.zeros(2 * QUADRANTS, np.int64), np.zeros(4 * room, np.int64)
-        seen = np.full(len(regions.buffers), -1, np.int64)
-        if _taken(places, owners, counts, seen, begins, givers):
+        counts, givers = np.zeros(2 * QUADRANTS, np.int64), np.zeros(size, np.int64)
+        seen = np.full(count, -1, np.int64)
+        full = _taken(places, owners, counts, seen, begins, givers)
+        if not full:
             return begins, givers[: begins[-1]].copy()
-        room *= 4
+        room, size = (4 * room, size) if full == _LISTS else (room, 4 * size)
 
 
 @_compiled
 def _taken(places, owners, counts, seen, begins, givers):
-    """Each buffer takes its bytes (`depend.take`); False where a list is too short."""
+    """Each buffer takes its bytes (`depend.take`): what is too short for that, if anything."""
     total = 0
     for number in range(places.shape[1]):
         for lane in range(places[2, number], places[3, number]):
             own, count = owners[lane], counts[lane]
-            if count + 2 > own.shape[1] or total + count > len(givers):
-                return False
+            if count + 2 > own.shape[1]:
+                return _LISTS
             begin, end = _meeting(own, count, places[0, number], places[1, number])
+            if total + end - begin > len(givers):
+                return _GIVERS
             for k in range(begin, end):
                 if seen[own[2, k]] != number:
                     seen[own[2, k]], givers[total] = number, own[2, k]
                     total += 1
             counts[lane] = _replaced(own, count, begin, end, places[:, number], number)
         begins[number + 1] = total
-    return True
+    return 0
 
 
 @_compiled
 def _meeting(own, count, low, high):
     """Which entries `(low, high, owner)` of a list share a byte with [low, high)."""
-    begin = 0
-    while begin < count and own[1, begin] <= low:
-        begin += 1
-    end = begin
+    begin, end = 0, count
+    while begin < end:
+        middle = (begin + end) >> 1
+        if own[1, middle] <= low:
+            begin = middle + 1
+        else:
+            end = middle
     while end < count and own[0, end] < high:
         end += 1
     return begin, end
@@ -227,13 +256,13 @@ def _replaced(own, count, begin, end, place, number):
 
 
 @_compiled
-def _run(state, start, view, of_view, writes, edges):
+def _run(state, start, of_access, writes, edges):
     """All instructions in program order; False where something is written that does not change."""
     stream, regions, buffers, counts = state[0], state[1], state[2], state[8]
     for i in range(len(stream)):
         first = counts[_EDGES]
         for a in range(start[i], start[i + 1]):
-            r = of_view[view[a]]
+            r = of_access[a]
             if r < 0:
                 if writes[a] and r != _APART:
                     return False

@@ -39,6 +39,7 @@ class Layout(NamedTuple):
     dtype: int
     address: int
     number: int
+    sort: int
     digits: int
     listed: int
 
@@ -59,7 +60,7 @@ def layout() -> Layout | None:
         return None
     one = _slots(Instruction, ("form", "operands", "after"))
     view = _slots(View, ("buffer", "index", "_facts", "offset", "steps", "dtype"))
-    buffer = _slots(Buffer, ("address", "id"))
+    buffer = _slots(Buffer, ("address", "id", "sort"))
     item = object()
     pair = (item, None)
     items = _place(pair, tuple.__basicsize__ + _WORD, item)
@@ -124,16 +125,10 @@ def integers(address: np.ndarray, where: Layout) -> tuple[np.ndarray, np.ndarray
     return np.where(zero, 0, value), zero | (lengths == one) | (lengths == two)
 
 
-def addresses(objects: np.ndarray) -> np.ndarray:
-    """Where the objects of an array are; only as long as the array is kept."""
-    pointers = (ctypes.c_int64 * len(objects)).from_address(objects.ctypes.data)
-    return np.frombuffer(pointers, np.int64)
-
-
 def listed(objects: list, where: Layout) -> np.ndarray:
     """Where the objects of a list are; only as long as the list stays as it is."""
     begin = int(memory()[id(objects) // _WORD - 1 + where.listed]) // _WORD - 1
     return memory()[begin : begin + len(objects)]
 
 
-__all__ = ["Layout", "addresses", "integers", "layout", "listed", "memory"]
+__all__ = ["Layout", "integers", "layout", "listed", "memory"]

@@ -84,12 +84,17 @@ def check(program, chip) -> None:
     table, plain = accesses_fast.accesses_of(program), accesses_of(program)
     assert table.lifetimes() == lifetimes(program) == plain.lifetimes()
     assert list(table.views) == list(plain.views)
-    assert (table.forms, table.buffers) == (plain.forms, plain.buffers)
-    for name in ("form", "start", "view", "writes", "way", "buffer", "first", "last"):
+    assert list(table.buffers) == [table.buffers[n] for n in range(len(table.buffers))]
+    assert list(table.buffers) == plain.buffers
+    for name in ("forms", "sorts", "fixed"):
+        assert getattr(table, name) == getattr(plain, name), name
+    for name in ("form", "start", "writes", "way", "buffer", "sort", "ids", "first", "last"):
         assert np.array_equal(getattr(table, name), getattr(plain, name)), name
-    assert place_fast.place(program, chip, table) == placement
+    tabled = place_fast.place(program, chip, table)
+    for name in ("slots", "peak_bytes", "peak_at", "findings", "bank", "apart"):
+        assert getattr(tabled, name) == getattr(placement, name), name
     plain = dependencies(program, placement, chip)
-    fast = waits_fast.dependencies(program, placement, chip, table)
+    fast = waits_fast.dependencies(program, tabled, chip, table)
     assert [one is two for one, two in zip(plain.instances, fast.instances, strict=True)]
     assert plain.rows == fast.rows
     for name in ("row", "position", "dep_start", "dep", "bank_at", "bank_bits"):
@@ -106,6 +111,33 @@ def test_the_waits_are_equal_where_bytes_are_used_again(seed, sbuf):
 @settings(max_examples=100, deadline=None)
 def test_the_waits_are_equal_for_parts_transfers_and_products(seed, sbuf):
     check(mixed_program(seed), Small(sbuf))
+
+
+def wide_products(seed: int):
+    """Products into parts of tiles of one bank and of several, and copies from them."""
+    rng, w = random.Random(seed), Writer()
+    left = w.buffer("sbuf", (128, 128))
+    w.add("memset", dst=left, value=1.0)
+    sums = []
+    for _ in range(rng.randrange(4, 24)):
+        if not sums or rng.random() < 0.3:
+            sums.append(w.buffer("psum", (128, rng.choice([256, 512, 1024, 2048])), float32))
+        tile = rng.choice(sums[-2:])
+        columns = tile.shape[1]
+        low = rng.randrange(0, columns, 256)
+        view = view_of(tile)[:, low : min(columns, low + rng.choice([128, 256]))]
+        right = w.buffer("sbuf", (128, view.shape[1]))
+        w.add("memset", dst=right, value=2.0)
+        w.add("nc_matmul", dst=view, stationary=left, moving=right)
+        if rng.random() < 0.5:
+            w.copy(w.buffer("sbuf", (128, columns), float32), tile, engine=rng.choice(ON[:2]))
+    return w.program()
+
+
+@given(st.integers(0, 10**9))
+@settings(max_examples=50, deadline=None)
+def test_the_banks_are_equal_for_tiles_of_several(seed):
+    check(wide_products(seed), Small(65536))
 
 
 def test_a_tiled_product_has_the_same_trace():
