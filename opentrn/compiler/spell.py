@@ -123,7 +123,7 @@ class CumulativeByDoubling(Rule):
 
 
 class ArgmaxToMinimum(Rule):
-    """argmax → the least index among those that hold the maximum (NaN counts as +∞)"""
+    """argmax → the least index among those that hold the maximum (NaN is the largest)"""
 
     def find(p: PatternBuilder, x: Pattern) -> Pattern:
         return p.argmax(x, bind="place")
@@ -134,13 +134,13 @@ class ArgmaxToMinimum(Rule):
     def make(g: Builder, x: Value, place: Value) -> Value:
         axis, size = place.attrs.dimension, x.shape[place.attrs.dimension]
         kept = tuple(a for a in range(x.rank) if a != axis)
-        if x.dtype.kind == "float":
-            x = g.select(g.compare(x, x, direction="NE"), g.like(x, np.inf), x)
         top = g.reduce(x, kind="maximum", dimensions=axis)
         best = g.compare(x, g.broadcast_in_dim(top, x.shape, kept), direction="EQ")
+        if x.dtype.kind == "float":  # the maximum is NaN then, which equals nothing
+            best = g.or_(best, g.compare(x, x, direction="NE"))
         # Indices up to 2^24 are exact in float32, which the Vector Engine reduces.
-        line = g.broadcast_in_dim(g.constant(np.arange(size, dtype=np.int32)), x.shape, (axis,))
-        index = g.select(best, g.cast(line, "float32"), g.full(x.shape, float(size), "float32"))
+        line = g.broadcast_in_dim(g.constant(np.arange(size, dtype=np.float32)), x.shape, (axis,))
+        index = g.select(best, line, g.full(x.shape, float(size), "float32"))
         return g.cast(g.reduce(index, kind="minimum", dimensions=axis), place.dtype)
 
     def sample(g: Builder) -> tuple[Value, ...]:

@@ -163,6 +163,18 @@ def test_argmax_and_top_k():
     equal(lambda x: g.top_k(x, 3), np.take_along_axis(x, order, 1), x)
 
 
+def test_nan_is_the_largest():
+    """Of several the first, and before infinities, whatever the axis."""
+    x = normal(5, 12)
+    x[0, 4] = x[0, 9] = x[1, 11] = x[2, 0] = np.nan
+    x[0, 1] = x[2, 3] = x[3, 7] = np.inf
+    x[4] = -np.inf
+    equal(lambda x: g.argmax(x, 1), np.array([4, 11, 0, 7, 0]), x)
+    equal(lambda x: g.argmax(x, 0), np.argmax(x, 0), x)
+    equal(lambda x: g.top_k(x, 2, "indices"), np.array([[4, 9]]), x[:1])
+    equal(lambda x: g.top_k(x, 2, "indices"), np.array([[0, 3]]), x[2:3])
+
+
 def convolved(x, w, stride, pad, dilation, groups):
     """Correlation by its definition, in float64."""
     x = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (pad, pad), (pad, pad)))

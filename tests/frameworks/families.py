@@ -22,7 +22,7 @@ SMALL = {"vocab_size": 96, "hidden_size": 32, "intermediate_size": 64, "num_hidd
          "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
          "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}  # fmt: skip
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "num_local_experts": 4,
-           "moe_intermediate_size": 32, "experts_implementation": "batched_mm"}  # fmt: skip
+           "moe_intermediate_size": 32}  # fmt: skip
 LOGITS, GRADIENTS = 2e-4, 2e-3
 """Largest difference allowed, as a share of the largest logit, and of a gradient's largest."""
 HALF = 2.0
@@ -41,8 +41,6 @@ def decoder(name: str, **more) -> Callable:
             config._attn_implementation = "eager"
         head = "GPT2LMHeadModel" if kind == "GPT2" else f"{other or kind}ForCausalLM"
         model = getattr(transformers, head)(config)
-        if hasattr(model, "set_experts_implementation") and "num_experts_per_tok" in more:
-            model.set_experts_implementation("batched_mm")
         return model, {"input_ids": torch.randint(3, 96, (2, 12)), "use_cache": False}
 
     return make

@@ -48,6 +48,18 @@ def test_data_dependent_shapes_leave_the_graph_and_the_report_says_where():
     assert "test_bad_input.py" in str(cut.where)
 
 
+@pytest.mark.filterwarnings("ignore:neuron. aten")
+@pytest.mark.parametrize("name", ["x[x > 0]", "nonzero", "unique", "item"])
+def test_after_a_break_the_device_runs_what_depends_on_data(name):
+    """Dynamo watches what runs between its graphs; the device's own code is not the user's."""
+    made = {"x[x > 0]": lambda x: x[x > 0] * 2, "nonzero": lambda x: (x > 0).nonzero() + 1,
+            "unique": lambda x: x.unique() * 2, "item": lambda x: x * int(x[0].item())}  # fmt: skip
+    x = torch.tensor([3.0, -2.0, 1.0, 3.0])
+    found = run(made[name], x.to("neuron"))
+    assert found.device.type == "neuron"
+    assert torch.equal(found.cpu(), made[name](x))
+
+
 def test_int64_runs_narrow_and_refuses_what_does_not_fit():
     assert run(lambda x: x + 1, torch.tensor([1, 2])).tolist() == [2, 3]
     told = refusal(lambda x: x + 1, torch.tensor([2**40]))

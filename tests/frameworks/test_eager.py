@@ -167,6 +167,14 @@ def test_ops_give_the_cpus_numbers(name):
     close(found, wanted, rtol=2e-5, atol=2e-5)
 
 
+def test_integers_are_counted_in_bins():
+    """As on accelerators; PyTorch's CPU does not."""
+    n = torch.tensor([0, 3, 3, 1, 9, 2, 3], dtype=torch.int32).to("neuron")
+    found = torch.histc(n, bins=4, min=0, max=3)
+    assert found.dtype == torch.int32
+    assert found.tolist() == [1, 1, 1, 3]
+
+
 def test_empty_tensors():
     x = torch.ones(0, 3, device="neuron")
     assert (x + 1).shape == (0, 3)

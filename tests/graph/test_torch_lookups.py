@@ -1,5 +1,6 @@
 """Running extremes, distances, writes at places and under masks, as graphs, against torch."""
 
+import functools
 import math
 
 import pytest
@@ -97,3 +98,40 @@ def test_functions():
     edges = torch.cat([TABLE.reshape(-1), torch.tensor([0.5, -0.5])])
     agree(lambda x: F.hardshrink(x, 0.5), edges)
     agree(lambda x: F.softshrink(x, 0.5), edges)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_counts_in_bins(kind):
+    apart = torch.tensor([0.0, 1.0, 2.0, 3.0, 3.0, math.nan, 9.0, -0.5])
+    for x, settings in [(normal(3, 50), {"bins": 7}),
+                        (normal(50), {"bins": 5, "min": -1, "max": 2}),
+                        (torch.full((4,), 3.0), {"bins": 3}),
+                        (apart, {"bins": 4, "min": 0, "max": 3}),
+                        (torch.arange(1000) / 1000, {"max": 1})]:
+        given = x.to(kind).float()
+        want = torch.histc(given, **settings)
+        (got,) = held.values(functools.partial(torch.histc, **settings), given)
+        assert torch.equal(torch.as_tensor(got), want)
+
+
+def test_the_kth_smallest():
+    for k, axis, keep in [(1, -1, False), (3, 0, True), (6, 1, False)]:
+        agree(lambda x, k=k, axis=axis, keep=keep: torch.kthvalue(x, k, axis, keep)[0], TABLE)
+        agree(lambda x, k=k, axis=axis: torch.kthvalue(x.detach(), k, axis)[1], TABLE)
+
+
+ALONE = {
+    "softmax": lambda x: x.softmax(0), "log_softmax": lambda x: x.log_softmax(-1),
+    "sort": lambda x: x.sort(0)[0], "argsort": lambda x: x.detach().argsort(-1),
+    "topk": lambda x: x.topk(1, 0)[0], "topk of none": lambda x: x.topk(0)[0],
+    "where topk": lambda x: x.detach().topk(1)[1], "flip": lambda x: x.flip(0),
+    "roll": lambda x: x.roll(1), "kthvalue": lambda x: x.kthvalue(1)[0],
+    "cumsum": lambda x: x.cumsum(0), "max": lambda x: x.max(0)[0], "amax": lambda x: x.amax(-1),
+    "logsumexp": lambda x: x.logsumexp(0), "cummax": lambda x: x.cummax(0)[0],
+    "argmax": lambda x: x.detach().argmax(0), "norm": lambda x: x.norm(dim=0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_a_tensor_without_axes_is_one_element_along_its_dim(name):
+    agree(ALONE[name], torch.tensor(3.5))

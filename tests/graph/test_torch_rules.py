@@ -240,9 +240,12 @@ def test_bfloat16_weights_are_shared_and_rounded_like_torch():
 
 
 def test_every_schema_is_torchs():
+    import transformers.integrations.moe as experts
+
     from opentrn.frameworks.torch.attention import decomposition
 
     decomposition()  # makes our own op known to torch
+    assert experts.grouped_mm_experts_forward  # and transformers its own
 
     differ = {}
     for name, rule in RULES.items():

@@ -52,7 +52,7 @@ def name_device() -> Any:
     _register(held)
     parity.install(torch.neuron)
     every = torch.library.Library("_", "IMPL")
-    every.fallback(_fallback, "PrivateUse1")
+    every.fallback(torch._disable_dynamo(_fallback), "PrivateUse1")
     return held, every, autocast.register()
 
 
@@ -61,24 +61,30 @@ def _register(library: Any) -> None:
     import torch
 
     host_keys = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
+
+    def enter(name: str, function: Any) -> None:
+        # After a break Dynamo watches what runs, and would compile this package's own code.
+        library.impl(name, torch._disable_dynamo(function))
+
     for name in _VIEWS:
         packet, _, overload = name.partition(".")
         op = getattr(getattr(torch.ops.aten, packet), overload or "default")
-        library.impl(name, _viewing(op, host_keys))
-    library.impl("empty.memory_format", _empty)
-    library.impl("empty_strided", _empty_strided)
-    library.impl("view_as_complex", _view_as_complex)
-    library.impl("_copy_from", _copy_from)
-    library.impl("_copy_from_and_resize", _copy_from_and_resize)
-    library.impl("_local_scalar_dense", _item)
-    library.impl("resize_", _resize)
-    library.impl("convolution_backward_overrideable", _convolution_backward)
+        enter(name, _viewing(op, host_keys))
+    enter("empty.memory_format", _empty)
+    enter("empty_strided", _empty_strided)
+    enter("view_as_complex", _view_as_complex)
+    enter("histc", _histc)
+    enter("_copy_from", _copy_from)
+    enter("_copy_from_and_resize", _copy_from_and_resize)
+    enter("_local_scalar_dense", _item)
+    enter("resize_", _resize)
+    enter("convolution_backward_overrideable", _convolution_backward)
     for name, function in draws.OPS.items():
-        library.impl(name, function)
+        enter(name, function)
     for name, wanted in _WHOLE.items():
         packet, _, overload = wanted.partition(".")
         op = getattr(getattr(torch.ops.aten, packet), overload or "default")
-        library.impl(name, _instead(op))
+        enter(name, _instead(op))
     torch.serialization.register_package(0, _tag, _restored)
 
 
@@ -109,6 +115,16 @@ def _viewing(op: Any, keys: Any) -> Any:
 
 def _view_as_complex(x: Any) -> None:
     memory.refuse(x.dtype.to_complex(), x.shape)
+
+
+def _histc(x: Any, bins: int = 100, min: Any = 0, max: Any = 0) -> Any:
+    """Also of integers, which PyTorch counts on accelerators only."""
+    import torch
+
+    op = torch.ops.aten.histc.default
+    if x.is_floating_point():
+        return eager.call(op, (x, bins, min, max), {})
+    return eager.call(op, (x.float(), bins, min, max), {}).to(x.dtype)
 
 
 def _fallback(op: Any, *args: Any, **kwargs: Any) -> Any:

@@ -25,7 +25,7 @@ HINTS: dict[str, tuple[str, str]] = {
                "NCC_EVRF035"),
     "mm": ("x.float() @ y.float(): integers are multiplied as floats, exact to 2**24",
            "NCC_EVRF035"),
-    "histc": ("(x[:, None] >= edges).float().sum(0), then differences", OPERATOR),
+    "bincount": ("torch.histc(x.float(), n, 0, n - 1): the number of bins is known", DYNAMIC),
     "bucketize": ("(x[..., None] > edges).sum(-1)", OPERATOR),
     "searchsorted": ("(x[..., None] > edges).sum(-1)", OPERATOR),
     "triangular_solve": ("a product with the inverse computed on the CPU", OPERATOR),

@@ -29,6 +29,7 @@ from opentrn.graph.data import Data
 from opentrn.graph.importers import (
     torch_rules_elementwise,
     torch_rules_functions,
+    torch_rules_grouped,
     torch_rules_index,
     torch_rules_linear,
     torch_rules_quantised,
@@ -48,7 +49,7 @@ from opentrn.graph.ir import Graph, Value, relocate
 FAMILIES = (torch_rules_elementwise, torch_rules_functions, torch_rules_index,
             torch_rules_linear, torch_rules_reduce, torch_rules_resample, torch_rules_shape,
             torch_rules_train, torch_rules_windows, torch_rules_quantised,
-            torch_rules_scan, torch_rules_scatter)
+            torch_rules_scan, torch_rules_scatter, torch_rules_grouped)
 
 # Ops torch would take apart although a rule, and often a kernel, exists for the whole.
 KEPT = (

@@ -272,6 +272,37 @@ def empty(g: Builder, size: Any, dtype: str | None = None) -> Value:
     return g.full(tuple(size), float("nan") if kind.kind == "float" else 0, kind)
 
 
+@torch_op("aten::empty_permuted(SymInt[] size, int[] physical_layout, *, ScalarType? dtype=None, "
+          "Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor")
+def empty_permuted(g: Builder, size: Any, physical_layout: Any, dtype: str | None = None) -> Value:
+    """As `empty`: a graph's tensors have no layout."""
+    return empty(g, size, dtype)
+
+
+@torch_op("aten::histc(Tensor self, int bins=100, Scalar min=0, Scalar max=0) -> Tensor")
+def histc(g: Builder, self: Value, bins: int = 100, min: Any = 0, max: Any = 0) -> Value:
+    """How many elements lie in each of equal bins from min to max, which is in the last.
+
+    What lies outside is not counted, nor is NaN; where min is max, the elements' own limits count,
+    or 1 on either side where these are equal."""
+    x = g.cast(g.reshape(self, (self.size,)), "float32")
+    low, high = (g.full((), float(n), "float32") for n in (min, max))
+    if min == max and self.size:
+        low, high = (g.reduce(x, kind=k, dimensions=0) for k in ("minimum", "maximum"))
+        same = g.compare(low, high, direction="EQ")
+        low, high = g.select(same, low - 1.0, low), g.select(same, high + 1.0, high)
+    low, high = g.broadcast(low, x.shape), g.broadcast(high, x.shape)
+    place = g.floor((x - low) * float(bins) / (high - low))
+    place = g.minimum(place, g.like(place, float(bins - 1)))
+    inside = g.and_(g.compare(x, low, direction="GE"), g.compare(x, high, direction="LE"))
+    place = g.select(inside, place, g.like(place, float(bins)))
+    grid = (self.size, bins)
+    line = g.constant(np.arange(bins, dtype=np.float32))
+    hits = g.compare(g.broadcast_in_dim(place, grid, (0,)), g.broadcast_in_dim(line, grid, (1,)),
+                     direction="EQ")
+    return g.cast(g.reduce(g.cast(hits, "float32"), kind="add", dimensions=0), self.dtype)
+
+
 def _below(g: Builder, edges: Value, x: Value, right: bool) -> Value:
     """How many edges of each row lie below (or at, with `right`) each number."""
     kind = together(g, edges, x)[0].dtype if edges.shape == x.shape else x.dtype

@@ -231,11 +231,18 @@ def cumprod(g: Builder, self: Value, dim: int, dtype: str | None = None) -> Valu
     return g.cumulative(x, "multiply", dim) if x.rank else x
 
 
+def _alone(g: Builder, x: Value) -> tuple[Value, Value]:
+    """What an order makes of a tensor without axes: itself, at place 0."""
+    return x, g.full((), 0, "int64")
+
+
 @torch_op("aten::topk(Tensor self, SymInt k, int dim=-1, bool largest=True, bool sorted=True) -> "
           "(Tensor values, Tensor indices)")
 def topk(g: Builder, self: Value, k: int, dim: int = -1, largest: bool = True,
          sorted: bool = True) -> tuple[Value, Value]:
     """The k largest (or smallest) along dim, in order, and where they are."""
+    if not self.rank:
+        return _alone(g, self)
     axis = dim % self.rank
     order = [*(i for i in range(self.rank) if i != axis), axis]
     back = [order.index(i) for i in range(self.rank)]
@@ -254,6 +261,8 @@ def topk(g: Builder, self: Value, k: int, dim: int = -1, largest: bool = True,
 def sort(g: Builder, self: Value, dim: int = -1,
          descending: bool = False) -> tuple[Value, Value]:
     """In order along dim, and where each came from; equal elements keep their order."""
+    if not self.rank:
+        return _alone(g, self)
     values = g.sort(self, dim, descending)
     return values, g.cast(g.sort(self, dim, descending, "indices"), "int64")
 
@@ -266,6 +275,23 @@ def sort_stable(g: Builder, self: Value, stable: bool | None, dim: int = -1,
     return sort(g, self, dim, descending)
 
 
+@torch_op("aten::kthvalue(Tensor self, SymInt k, int dim=-1, bool keepdim=False) -> (Tensor "
+          "values, Tensor indices)")
+def kthvalue(g: Builder, self: Value, k: int, dim: int = -1,
+             keepdim: bool = False) -> tuple[Value, Value]:
+    """The k-th smallest along dim, counted from 1, and where it is."""
+    if not self.rank:
+        return _alone(g, self)
+    axis = dim % self.rank
+    first, limits = [0] * self.rank, list(self.shape)
+    first[axis], limits[axis] = k - 1, k
+    found = [g.slice(x, first, limits, [1] * self.rank) for x in sort(g, self, dim)]
+    if keepdim:
+        return found[0], found[1]
+    shape = self.shape[:axis] + self.shape[axis + 1:]
+    return g.reshape(found[0], shape), g.reshape(found[1], shape)
+
+
 @torch_op("aten::_softmax(Tensor self, int dim, bool half_to_float) -> Tensor")
 def softmax_core(g: Builder, self: Value, dim: int, half_to_float: bool) -> Value:
     """eˣ / Σ eˣ along dim."""
@@ -275,7 +301,8 @@ def softmax_core(g: Builder, self: Value, dim: int, half_to_float: bool) -> Valu
 @torch_op("aten::softmax.int(Tensor self, int dim, ScalarType? dtype=None) -> Tensor")
 def softmax(g: Builder, self: Value, dim: int, dtype: str | None = None) -> Value:
     """eˣ / Σ eˣ along dim."""
-    return g.softmax(self if dtype is None else g.cast(self, dtype), dim)
+    x = self if dtype is None else g.cast(self, dtype)
+    return g.softmax(x, dim) if x.rank else g.reshape(g.softmax(g.reshape(x, (1,)), 0), ())
 
 
 @torch_op("aten::_log_softmax(Tensor self, int dim, bool half_to_float) -> Tensor")
@@ -287,4 +314,5 @@ def log_softmax_core(g: Builder, self: Value, dim: int, half_to_float: bool) -> 
 @torch_op("aten::log_softmax.int(Tensor self, int dim, ScalarType? dtype=None) -> Tensor")
 def log_softmax(g: Builder, self: Value, dim: int, dtype: str | None = None) -> Value:
     """x - log Σ eˣ along dim."""
-    return g.log_softmax(self if dtype is None else g.cast(self, dtype), dim)
+    x = self if dtype is None else g.cast(self, dtype)
+    return g.log_softmax(x, dim) if x.rank else g.reshape(g.log_softmax(g.reshape(x, (1,)), 0), ())

@@ -175,7 +175,7 @@ def unbind(g: Builder, self: Value, dim: int = 0) -> list[Value]:
 @torch_op("aten::flip(Tensor self, int[] dims) -> Tensor")
 def flip(g: Builder, self: Value, dims: list[int]) -> Value:
     """Back to front along dims."""
-    return g.reverse(self, tuple(dims))
+    return g.reverse(self, tuple(dims)) if self.rank else self
 
 
 @torch_op("aten::roll(Tensor self, SymInt[1] shifts, int[1] dims=[]) -> Tensor")
