@@ -6,7 +6,7 @@ from opentrn.nki.axes import name_axes
 from opentrn.nki.check import Checked, check, document, worst
 from opentrn.nki.check_arguments import Shaped, read_grid, read_pair
 from opentrn.nki.debug import dump, find_nonfinite
-from opentrn.nki.jit import AnyKernel, Kernel, jit, run
+from opentrn.nki.jit import AnyKernel, Kernel, jit, run, taking_launches
 from opentrn.nki.newer import FIRST as NEWER
 from opentrn.nki.newer import refuse as refuse_newer
 from opentrn.nki.older import functions as older_functions
@@ -17,11 +17,12 @@ from opentrn.nki.record import Recording, record
 from opentrn.nki.session import Run, current_chip, use_strict, use_target, watch, watch_findings
 from opentrn.nki.target import told_rounding
 from opentrn.nki.tensor import NKIObject, NkiTensor
-from opentrn.nki.traced import TracedKernel
+from opentrn.nki.traced import Bound, TracedKernel
 from opentrn.nki.versions import TODAY, VERSIONS, current_version, use_version
 
 __all__ = [
     "AnyKernel",
+    "Bound",
     "Checked",
     "Kernel",
     "NEWER",
@@ -58,6 +59,7 @@ __all__ = [
     "run",
     "run_ranks",
     "simulate",
+    "taking_launches",
     "told_rounding",
     "tracing",
     "typing",

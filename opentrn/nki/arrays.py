@@ -48,6 +48,13 @@ def framework(value: Any) -> str:
     return ""
 
 
+def home(value: Any) -> str:
+    """The array kind of a value, and for a torch tensor that is not on the CPU its device."""
+    kind = framework(value)
+    there = kind == "torch" and value.device.type != "cpu"
+    return f"{kind} {value.device}" if there else kind
+
+
 def is_traced(value: Any) -> bool:
     """Whether `value` is an array that JAX is tracing: a shape without values."""
     return any(k.__name__ == "Tracer" and k.__module__[:3] == "jax" for k in type(value).__mro__)
@@ -96,6 +103,15 @@ def to_numpy(value: Any) -> np.ndarray:
     return value.numpy()
 
 
+def _apart(value: Any) -> bool:
+    """Whether a value is a torch tensor whose NumPy array does not share its memory: one on another
+    device, or with strides of its own."""
+    if not is_torch(value):
+        return False
+    lazy = value.is_conj() or value.is_neg()
+    return value.device.type != "cpu" or not value.is_contiguous() or lazy
+
+
 def _refuse_not_plain(value: Any, torch: Any) -> None:
     """UsageError for sparse, nested and quantised torch tensors."""
     if value.is_quantized:
@@ -115,21 +131,23 @@ def _refuse_not_plain(value: Any, torch: Any) -> None:
 
 
 def from_numpy(array: np.ndarray, like: str) -> Any:
-    """The array in the caller's kind ("numpy", "torch" or "jax")."""
+    """The array in the caller's kind: "numpy", "jax", "torch", or "torch" and a device."""
     if like == "jax":
         import jax.numpy
 
         return jax.numpy.asarray(array)
-    if like != "torch":
+    kind, _, device = like.partition(" ")
+    if kind != "torch":
         return array
     import torch
 
     try:
-        return torch.from_numpy(array)
+        made = torch.from_numpy(array)
     except TypeError:
         name = array.dtype.name
         bits = array.view(np.int16 if array.itemsize == 2 else np.uint8)
-        return torch.from_numpy(bits).view(getattr(torch, name))
+        made = torch.from_numpy(bits).view(getattr(torch, name))
+    return made.to(device) if device else made
 
 
 def rebuilt(container: list | tuple, parts: Iterable[Any]) -> Any:
@@ -143,8 +161,8 @@ def argument(session: Session, name: str, value: Any) -> Any:
     if is_array(value):
         array = to_numpy(value)
         made = _input(session, name, array, value.shape)
-        given = value if framework(value) == "numpy" else array
-        session.arguments.append((made._view.buffer, given))
+        own = framework(value) == "numpy" or _apart(value)
+        session.arguments.append((made._view.buffer, value if own else array))
         return made
     if isinstance(value, list | tuple):
         parts = [argument(session, f"{name}_{n}", v) for n, v in enumerate(value)]
@@ -186,6 +204,10 @@ def write_back(
     found = []
     for buffer, given in pairs:
         if buffer not in mutated:
+            continue
+        if _apart(given):
+            made = from_numpy(held(buffer).reshape(given.shape), "torch")
+            given.detach().copy_(made)
             continue
         array = given if framework(given) == "numpy" else to_numpy(given)
         if array.flags.writeable:

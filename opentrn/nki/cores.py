@@ -13,7 +13,7 @@ from typing import Any
 
 from opentrn.base import NotBuiltError, OrderError, declare
 from opentrn.isa import Buffer, Builder, Instruction, View
-from opentrn.nki import exchange
+from opentrn.nki import arrays, exchange
 from opentrn.nki.launch import call, check_inputs, results
 from opentrn.nki.session import Run, Session, entered, new_machine
 from opentrn.sim import Finding, Lockstep, one_blas_thread
@@ -317,7 +317,7 @@ def _keep_apart(firsts: list[Member]) -> None:
 
 
 def _address(array: Any) -> int:
-    return array.__array_interface__["data"][0]
+    return array.data_ptr() if arrays.is_torch(array) else array.__array_interface__["data"][0]
 
 
 def _body(member: Member, func: Callable, bound: inspect.BoundArguments) -> Callable[[], Any]:

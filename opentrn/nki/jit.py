@@ -3,7 +3,9 @@
 import functools
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from math import prod
 from types import FunctionType
 from typing import Any
@@ -53,6 +55,21 @@ declare(
 )
 
 
+_TAKER: ContextVar[Callable[..., Any] | None] = ContextVar("taker", default=None)
+
+
+@contextmanager
+def taking_launches(taker: Callable[[Any, tuple, dict[str, Any]], Any]) -> Iterator[None]:
+    """Within it, a launch of a kernel is what `taker(kernel, args, kwargs)` returns.
+
+    So a framework that traces a function makes operations of the kernels it launches."""
+    token = _TAKER.set(taker)
+    try:
+        yield
+    finally:
+        _TAKER.reset(token)
+
+
 class CallError(UsageError, TypeError):
     """A call that does not fit: also the TypeError that Python raises for one."""
 
@@ -77,6 +94,9 @@ class AnyKernel:
         """Run on arrays; inside another kernel, as part of that one."""
         if running():
             return self.func(*args, **kwargs)
+        taker = _TAKER.get()
+        if taker is not None:
+            return taker(self, args, kwargs)
         with PlainTracebacks():
             return self._launch(args, kwargs)
 

@@ -64,7 +64,8 @@ def check_inputs(session: Session, program) -> None:
 
 
 def kind_of(args: tuple, kwargs: dict) -> str:
-    """The kind of array results come back in: that of the first array that is not NumPy's."""
+    """The kind of array results come back in, and the device of torch's where it is not the CPU:
+    those of the first array that is not NumPy's."""
 
     def kinds(value: Any) -> Iterator[str]:
         if isinstance(value, list | tuple):
@@ -74,7 +75,7 @@ def kind_of(args: tuple, kwargs: dict) -> str:
             for one in value.values():
                 yield from kinds(one)
         else:
-            yield arrays.framework(value)
+            yield arrays.home(value)
 
     found = [kind for kind in kinds([list(args), kwargs]) if kind not in ("", "numpy")]
     return found[0] if found else "numpy"

@@ -51,8 +51,9 @@ def any_traced(args: tuple, kwargs: dict[str, Any]) -> bool:
 class Bound:
     """A kernel with all its arguments but the tensors; called with those, in order.
 
-    Inside another kernel or a recording it returns the tensors of the result in a list.  Two are
-    equal that have one function and equal arguments.
+    `tree` says how the leaves nest: a tree definition of JAX's or PyTorch's.  Inside another kernel
+    or a recording it returns the tensors of the result in a list.  Two are equal that have one
+    function and equal arguments.
     """
 
     kernel: Any
@@ -81,12 +82,10 @@ class Bound:
 
     def arguments(self, tensors: Sequence[Any]) -> tuple[tuple, dict[str, Any]]:
         """Positional and named arguments with these tensors (or arrays) in their places."""
-        import jax
-
         given = list(self.leaves)
         for place, tensor in zip(self.places, tensors, strict=True):
             given[place] = tensor
-        return jax.tree_util.tree_unflatten(self.tree, given)
+        return self.tree.unflatten(given)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Bound) and self.key == other.key
@@ -105,9 +104,12 @@ def _exact(leaf: Any) -> tuple:
 
 
 def _tensors(result: Any) -> list[Any]:
-    import jax
-
-    return jax.tree_util.tree_leaves(result, is_leaf=lambda x: isinstance(x, NkiTensor))
+    """The tensors of a result, in JAX's order, which is that of sorted names."""
+    if isinstance(result, dict):
+        result = [result[name] for name in sorted(result)]
+    if isinstance(result, list | tuple):
+        return [tensor for one in result for tensor in _tensors(one)]
+    return [] if result is None else [result]
 
 
 @dataclass(frozen=True, eq=False)

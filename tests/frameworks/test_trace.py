@@ -131,15 +131,105 @@ def test_an_op_knows_its_shape_without_numbers():
     assert (tuple(found.shape), found.dtype) == ((3, 5), torch.bfloat16)
 
 
-def test_a_compiled_function_runs_kernels_between_its_graphs():
+@nki.jit
+def shifted(x, by):
+    """x + by, the rows shared by the instances; and -x."""
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    low = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    rows = x.shape[0] // nl.num_programs(0)
+    here = slice(nl.program_id(0) * rows, (nl.program_id(0) + 1) * rows)
+    tile = nl.load(x[here])
+    nl.store(out[here], nl.add(tile, by))
+    nl.store(low[here], nl.negative(tile))
+    return out, low
+
+
+@neuron.nki_op("opentrn_tests::columns", mutates_args={})
+def columns(x: torch.Tensor, by: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ops of torch around a launch on two cores."""
+    out, low = shifted[2](x.t().contiguous(), by)
+    return out.t() * 2, low.t().contiguous()
+
+
+@pytest.mark.parametrize("numerics", ["exact", "fast"])
+def test_kernels_are_ops_of_a_compiled_graph(numerics):
     torch._dynamo.reset()
     neuron.reset()
 
     def function(x):
-        return square(x + 1) * 2
+        high, low = columns(square(x + 1), 0.5)
+        return high + 3 * low
 
-    x = torch.randn(3, 8)
-    torch.testing.assert_close(torch.compile(function, backend="neuron")(x), 2 * (x + 1) ** 2)
+    x = torch.randn(3, 8, requires_grad=True)
+    compiled = torch.compile(function, backend="neuron", fullgraph=True,
+                             options={"numerics": numerics})  # fmt: skip
+    wanted = 2 * ((x + 1) ** 2 + 0.5) - 3 * (x + 1) ** 2
+    torch.testing.assert_close(compiled(x.detach()), wanted.detach())
+    assert neuron.report().graphs == 1
+    torch._dynamo.reset()
+    trained = torch.compile(lambda x: (square(x + 1) * 2).sum(), backend="neuron", fullgraph=True)
+    trained(x).backward()
+    torch.testing.assert_close(x.grad, 4 * (x.detach() + 1))
+
+
+def test_a_traced_module_and_a_training_step_hold_kernels():
+    x = torch.randn(4, 6)
+    traced = neuron.trace(lambda x: columns(x, 2.0)[0] + 1, x)
+    torch.testing.assert_close(traced(x), 2 * (x + 2) + 1)
+    ours, theirs = nn.Linear(6, 6), nn.Linear(6, 6)
+    theirs.load_state_dict(ours.state_dict())
+    step = neuron.train_step(ours, torch.optim.SGD(ours.parameters(), 0.1),
+                             lambda model, x: square(model(x)).mean())  # fmt: skip
+    optimizer = torch.optim.SGD(theirs.parameters(), 0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = (theirs(x) ** 2).mean()
+        loss.backward()
+        torch.testing.assert_close(step(x), loss.detach())
+        optimizer.step()
+    torch.testing.assert_close(ours.weight, theirs.weight)
+
+
+def test_an_op_on_the_device_stays_there_and_takes_time():
+    x = torch.randn(4, 6).to("neuron").requires_grad_()
+    before = torch.neuron.device_seconds()
+    found = square(x)
+    assert found.device.type == "neuron"
+    assert torch.neuron.device_seconds() > before
+    found.sum().backward()
+    torch.testing.assert_close(x.grad.cpu(), 2 * x.detach().cpu())
+    assert squares(x.detach().bfloat16()).device.type == "neuron"  # a kernel by itself
+
+
+@nki.jit
+def grown(x):
+    nl.store(x, nl.add(nl.load(x), 1.0))
+    return x
+
+
+@neuron.nki_op("opentrn_tests::grow", mutates_args={"x"})
+def grow(x: torch.Tensor) -> None:
+    """x + 1, written into x."""
+    grown(x)
+
+
+@pytest.mark.parametrize("home", ["cpu", "neuron"])
+def test_what_a_kernel_writes_reaches_the_callers_tensor(home):
+    x, strided = torch.zeros(4, 6, device=home), torch.zeros(6, 8, device=home).t()[::2]
+    grown(x)
+    grown(strided)
+    assert torch.equal(x.cpu(), torch.ones(4, 6))
+    assert torch.equal(strided.cpu(), torch.ones(4, 6))
+    torch._dynamo.reset()
+    neuron.reset()
+
+    def function(x):
+        y = x * 2
+        grow(y)
+        return y + 1
+
+    found = torch.compile(function, backend="neuron")(x)
+    assert torch.equal(found.cpu(), torch.full((4, 6), 4.0))
     told = neuron.report()
     assert told.graphs == 2
     only, = told.breaks

@@ -10,6 +10,7 @@ from opentrn.graph.importers.torch import Importer as TorchImporter
 from opentrn.graph.importers.torch import exported_torch, from_torch, op_name, where_of
 from opentrn.graph.importers.torch_fx import Draw, FxImporter, Traced, from_fx
 from opentrn.graph.importers.torch_rules import RULES as TORCH_RULES
+from opentrn.graph.importers.torch_rules import TorchRule
 from opentrn.graph.importers.torch_types import BYTES, torch_dtype
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "StablehloCall",
     "Traced",
     "TorchImporter",
+    "TorchRule",
     "exported_torch",
     "from_fx",
     "from_onnx",

@@ -6,7 +6,7 @@ the output is a flat list; numbers and None in it stay outside the graph.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -81,6 +81,23 @@ class FxImporter(Importer):
                       for kind, n in outputs)
         graph = Graph([*self.inputs, *self.drawn], values, self.constants, name=self.name)
         return Traced(graph, tuple(self.places), tuple(self.draws), slots)
+
+    def into(self, given: Sequence[Value]) -> list[Any]:
+        """What the code returns for values of another graph, of which it becomes a part."""
+        import torch
+
+        self.check()
+        values = iter(given)
+        for node in self.program.graph.nodes:
+            if node.op == "placeholder":
+                self.values[node] = next(values)
+            elif node.op == "get_attr":
+                self.attribute(node)
+            elif node.op == "call_function":
+                self.call(node)
+        output = next(n for n in self.program.graph.nodes if n.op == "output")
+        return [self.values.get(leaf) if isinstance(leaf, torch.fx.Node) else leaf
+                for leaf in torch.utils._pytree.tree_leaves(output.args[0])]
 
     @classmethod
     def alone(cls, graph: Any) -> FxImporter:
