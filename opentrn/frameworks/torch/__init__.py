@@ -1,6 +1,7 @@
 """PyTorch on a simulated Trainium: importing this registers `torch.compile(backend="neuron")`."""
 
 from opentrn.frameworks.torch.backend import neuron, register
+from opentrn.frameworks.torch.buckets import BucketedModel, load_buckets, trace_buckets
 from opentrn.frameworks.torch.device import name_device
 from opentrn.frameworks.torch.diff import Difference, diff
 from opentrn.frameworks.torch.kernels import NkiOp, nki_op, wrap_nki
@@ -14,6 +15,7 @@ _DEVICE = name_device()
 
 __all__ = [
     "Analysis",
+    "BucketedModel",
     "Difference",
     "ExactWarning",
     "NkiOp",
@@ -24,6 +26,7 @@ __all__ = [
     "analyze",
     "diff",
     "load",
+    "load_buckets",
     "neuron",
     "nki_op",
     "register",
@@ -31,6 +34,7 @@ __all__ = [
     "reset",
     "save",
     "trace",
+    "trace_buckets",
     "train_step",
     "wrap_nki",
 ]
