@@ -29,7 +29,7 @@ tensors nobody waits for, `words` reads many objects at once.
 
 *The same compiled by Numba*, where it is installed: files in `_fast`, each beside the plain one
 that specifies it (`waits_fast`: `depend`); `accesses` is a table of all accesses for them, and
-`regions_fast` says which of those meet.
+`regions_fast` says which of those meet.  `compiled` decides when they pay.
 """
 
 from opentrn.sim.collectives import Piece, exchanged

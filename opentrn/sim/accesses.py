@@ -88,6 +88,15 @@ class Operands(Sequence):
         return at, place[begins[self.form[at]] + access - self.start[at]]
 
 
+def taken(views: Sequence[View], some: np.ndarray) -> list[View]:
+    """The views of some accesses."""
+    if not isinstance(views, Operands):
+        return [views[n] for n in some.tolist()]
+    columns, body = views.operands(some), views.body
+    pairs = zip(*(column.tolist() for column in columns), strict=True)
+    return [body[i].operands[n] for i, n in pairs]
+
+
 def accesses_of(program: Program) -> Accesses | None:
     """The table of a program; None where it has device loops, registers, runtime indices or
     explicit waits.
@@ -146,4 +155,4 @@ def places_of(form: Any) -> tuple[list[int], list[int]] | None:
     return reads, writes
 
 
-__all__ = ["Accesses", "Operands", "accesses_of", "places_of"]
+__all__ = ["Accesses", "Operands", "accesses_of", "places_of", "taken"]

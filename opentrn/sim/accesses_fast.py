@@ -12,11 +12,11 @@ from numba import njit
 
 from opentrn.isa import Instruction, Program
 from opentrn.sim import accesses
-from opentrn.sim.accesses import Accesses, Operands, places_of
+from opentrn.sim.accesses import Accesses, Operands, places_of, taken
 from opentrn.sim.words import Layout, integers, layout, listed, memory
 
 _FIRST_SIZE = 1 << 12
-_ODD = 0x1E3779B97F4A7C15  # spreads keys; the product may run over
+ODD = 0x1E3779B97F4A7C15  # spreads keys; the product may run over
 
 _compiled = njit(cache=True, nogil=True, error_model="numpy", _nrt=False)
 
@@ -34,9 +34,7 @@ class _Buffers(Sequence):
         return self.views[self.access[n]].buffer
 
     def __iter__(self):
-        columns, body = self.views.operands(self.access), self.views.body
-        pairs = zip(*(column.tolist() for column in columns), strict=True)
-        return (body[i].operands[n].buffer for i, n in pairs)
+        return (view.buffer for view in taken(self.views, self.access))
 
 
 def accesses_of(program: Program) -> Accesses | None:
@@ -163,7 +161,7 @@ def _numbered(keys, table, first, numbers):
     count, mask = 0, len(table) - 1
     for i in range(len(keys)):
         key = keys[i]
-        at = (key * _ODD >> 20) & mask
+        at = (key * ODD >> 20) & mask
         while table[at] >= 0 and keys[first[table[at]]] != key:
             at = (at + 1) & mask
         if table[at] < 0:
@@ -186,4 +184,4 @@ def _lives(start, buffer, lives):
             lives[1, b] = i
 
 
-__all__ = ["accesses_of", "numbered"]
+__all__ = ["ODD", "accesses_of", "numbered"]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from opentrn.isa import Buffer, Program, View
-from opentrn.sim.accesses import Operands
+from opentrn.sim.accesses import Operands, taken
 from opentrn.sim.letters import ODD, SHIFT, Letters
 from opentrn.sim.words import integers, layout, listed, memory
 
@@ -64,7 +64,7 @@ def all_apart(views: Sequence[View], some: np.ndarray) -> bool:
     """Whether no two of some views of one buffer in HBM are seen to share a byte."""
     if isinstance(views, Operands) and layout() is not None:
         return _all_apart(_read(views.body, *views.operands(some)))
-    return _all_apart(_asked([views[n] for n in some.tolist()]))
+    return _all_apart(_asked(taken(views, some)))
 
 
 def _asked(views: list[View]) -> _Looks:

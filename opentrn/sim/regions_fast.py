@@ -6,12 +6,13 @@ import numpy as np
 from numba import njit
 
 from opentrn.isa import View
-from opentrn.sim.accesses import Accesses
-from opentrn.sim.accesses_fast import numbered
+from opentrn.sim.accesses import Accesses, taken
+from opentrn.sim.accesses_fast import ODD, numbered
 from opentrn.sim.overlaps import Box, Shapes
 
 _MOST = 20_000  # regions of one buffer
 _JUDGED = 200_000  # pairs of regions that are not dense
+_compiled = njit(cache=True, nogil=True, error_model="numpy", _nrt=False)
 _ODD = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], np.uint64)
 
 
@@ -21,8 +22,8 @@ class Regions(NamedTuple):
     What a region meets in its buffer, itself included, stands in `meets[low[r] : high[r]]`,
     counted from the buffer's first region; where a write to it also replaces an earlier access to
     the other, `replaces` is set.  `whole[r]` is the whole buffer, which meets everything.
-    `of_access` has -1 for accesses that were not asked for.  Buffer `b` is number `buffers[b]` of
-    the table.
+    `of_access` has codes below 0 for accesses that were not asked for.  Buffer `b` is number
+    `buffers[b]` of the table.
     """
 
     buffers: np.ndarray
@@ -44,63 +45,144 @@ class _Kind(NamedTuple):
     high: np.ndarray
 
 
-def regions_of(table: Accesses, used: np.ndarray) -> Regions | None:
-    """The regions of the accesses `used` (numbers, in order): all or none of those to a buffer.
+def regions_of(table: Accesses, codes: np.ndarray) -> Regions | None:
+    """The regions of all accesses to buffers whose code is 0; accesses to others get their codes.
 
     None where a buffer has too many of them, or too many that are not dense.
     """
-    kept = np.zeros(len(table.buffers), bool)
-    kept[table.buffer[used]] = True
+    kept = codes == 0
     buffers = np.flatnonzero(kept)
-    buffer = (np.cumsum(kept) - 1)[table.buffer[used]]
-    box, boxes = _boxes_of(table, used)
-    region, at = numbered(buffer * len(boxes) + box)
-    order = np.argsort(buffer[at], kind="stable")  # buffer by buffer
-    place = np.empty(len(order), np.int64)
+    number = np.where(kept, np.cumsum(kept) - 1, codes)
+    looks = _boxes_of(table, kept)
+    of_access, at = _numbered_regions(table, number, looks, len(buffers))
+    buffer, box = number[table.buffer[at]], looks.box(table, at)
+    order = np.argsort(buffer, kind="stable")  # buffer by buffer
+    place = np.empty(len(order), np.int32)
     place[order] = np.arange(len(order))
-    at = at[order]
-    of_access = np.full(len(table.views), -1, np.int32)
-    of_access[used] = place[region]
+    _moved(of_access, place)
+    at, buffer, box = at[order], buffer[order], box[order]
     begin = np.zeros(len(buffers) + 1, np.int64)
-    np.cumsum(np.bincount(buffer[at], minlength=len(buffers)), out=begin[1:])
-    kinds, found = _Kinds(), _alike(box[at], begin)
+    np.cumsum(np.bincount(buffer, minlength=len(buffers)), out=begin[1:])
+    kinds, found = _Kinds(), _alike(box, begin)
     if found is None:
         return None
     kind, alike = found
-    for b in alike.tolist():
-        chosen = at[begin[b] : begin[b + 1]]
-        views = (table.views[n] for n in used[chosen].tolist())
-        if not kinds.add([(boxes[n], v) for n, v in zip(box[chosen].tolist(), views, strict=True)]):
+    counts = np.diff(begin)[alike]
+    some = np.repeat(begin[alike] - np.cumsum(counts) + counts, counts) + np.arange(counts.sum())
+    pairs = list(zip([looks.boxes[n] for n in box[some].tolist()], taken(table.views, at[some]),
+                     strict=True))  # fmt: skip
+    for end, count in zip(np.cumsum(counts).tolist(), counts.tolist(), strict=True):
+        if not kinds.add(pairs[end - count : end]):
             return None
-    inside = np.arange(len(at)) - begin[buffer[at]] + kinds.begins()[kind][buffer[at]]
+    inside = np.arange(len(at)) - begin[buffer] + kinds.begins()[kind][buffer]
     whole, low, high = (column[inside] for column in kinds.columns())
-    return Regions(buffers, begin, buffer[at], whole, low, high, *kinds.lists(), of_access)
+    return Regions(buffers, begin, buffer, whole, low, high, *kinds.lists(), of_access)
 
 
-def _boxes_of(table: Accesses, used: np.ndarray) -> tuple[np.ndarray, list]:
-    """The number of each used access's box, and the boxes: equal where they are one region.
+class _Looks(NamedTuple):
+    """The numbers of boxes in `boxes`, equal where they are one region: of each way of looking at
+    tiles, and of the accesses `far` (sorted) to tensors in HBM.
 
-    On chip all that look in one way at buffers of one sort have one box; in HBM rows depend on the
-    buffer.
+    On chip all that look in one way at tiles of one sort have one box; in HBM rows depend on the
+    tensor.
     """
+
+    of_way: np.ndarray
+    far: np.ndarray
+    of_far: np.ndarray
+    boxes: list[Box]
+
+    def box(self, table: Accesses, access: np.ndarray) -> np.ndarray:
+        """The numbers of the boxes of accesses."""
+        found = self.of_way[table.way[access]]
+        is_far = np.isin(access, self.far)
+        found[is_far] = self.of_far[np.searchsorted(self.far, access[is_far])]
+        return found
+
+
+def _boxes_of(table: Accesses, kept: np.ndarray) -> _Looks:
+    """How all accesses to the buffers that are `kept` look at them."""
     shapes, boxes, known = Shapes(), [], {}
-    way = table.way[used].astype(np.int64)
-    in_hbm = np.flatnonzero(~table.on_chip()[table.buffer[used]])
-    # Views are kept by their buffers and instructions, so no two have one address.
-    other = np.array([id(table.views[n]) for n in used[in_hbm].tolist()], np.int64)
-    way[in_hbm] = 1 + int(way.max(initial=0)) + numbered(other)[0]
-    number, first = numbered(way)
-    of_pair = []
-    for n in first.tolist():
-        view = table.views[used[n]]
+
+    def number(view: View) -> int:
         box = shapes.box(view)
         # On chip `Shapes` makes one box for each region.
         key = id(box) if view.buffer.on_chip else (view.buffer, box.key)
         if key not in known:
             known[key] = len(boxes)
             boxes.append(box)
-        of_pair.append(known[key])
-    return np.array(of_pair, np.int64)[number], boxes
+        return known[key]
+
+    on_chip = table.on_chip()
+    first = np.full(int(table.way.max(initial=-1)) + 1, -1, np.int64)
+    _firsts(table.way, first)
+    tile = on_chip[table.buffer[first]]
+    of_way = np.full(len(first), -1, np.int64)
+    of_way[tile] = list(map(number, taken(table.views, first[tile])))
+    far = np.flatnonzero((kept & ~on_chip)[table.buffer])
+    of_far = np.array(list(map(number, taken(table.views, far))), np.int64)
+    return _Looks(of_way, far, of_far, boxes)
+
+
+def _numbered_regions(table: Accesses, number: np.ndarray, looks: _Looks, buffers: int):
+    """A number for the region of each access, by first use (or the code of its buffer, below 0),
+    and the access that used each first.
+    """
+    of_access, size = np.empty(len(table.buffer), np.int32), 1 << 12
+    far, of_far = (np.append(column, -1) for column in (looks.far, looks.of_far))
+    while size < 4 * buffers:
+        size *= 2
+    while True:
+        first = np.empty(size // 2, np.int64)
+        state = np.full(size, -1, np.int32), np.empty(size // 2, np.int64), first
+        count = _regions(table.buffer, table.way, number, looks.of_way, far, of_far,
+                         len(looks.boxes), state, of_access)  # fmt: skip
+        if count >= 0:
+            return of_access, first[:count].copy()
+        size *= 4
+
+
+@_compiled
+def _firsts(way, first):
+    """The first access of each way of looking."""
+    for a in range(len(way)):
+        if first[way[a]] < 0:
+            first[way[a]] = a
+
+
+@_compiled
+def _regions(buffer, way, number, of_way, far, of_far, boxes, state, of_access):
+    """How many regions there are, or -1 where the table is too small."""
+    table, keys, first = state
+    count, mask, f = 0, len(table) - 1, 0
+    for a in range(len(buffer)):
+        b = number[buffer[a]]
+        if b < 0:
+            of_access[a] = b
+            continue
+        box = of_way[way[a]]
+        if far[f] == a:
+            box = of_far[f]
+            f += 1
+        key = b * boxes + box
+        at = (key * ODD >> 20) & mask
+        while table[at] >= 0 and keys[table[at]] != key:
+            at = (at + 1) & mask
+        if table[at] < 0:
+            if count == len(first):
+                return -1
+            table[at], keys[count], first[count] = count, key, a
+            count += 1
+        of_access[a] = table[at]
+    return count
+
+
+@_compiled
+def _moved(of_access, place):
+    """Other numbers for regions."""
+    for a in range(len(of_access)):
+        if of_access[a] >= 0:
+            of_access[a] = place[of_access[a]]
 
 
 def _alike(box: np.ndarray, begin: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
@@ -188,7 +270,7 @@ def _meetings(boxes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         room *= 4
 
 
-@njit(cache=True, nogil=True, error_model="numpy", _nrt=False)
+@_compiled
 def _swept(boxes, order, pairs):
     """How many pairs meet, or -1 where there is no room for them; `order` is by first row."""
     count = 0

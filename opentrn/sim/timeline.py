@@ -15,6 +15,7 @@ from opentrn.base import CapacityError, Trace, UsageError, declare
 from opentrn.isa import Instruction, Loop, Program
 from opentrn.sim import repeats, timing
 from opentrn.sim.coded import Coded
+from opentrn.sim.compiled import CHOICE
 from opentrn.sim.depend import dependencies
 from opentrn.sim.flatten import coded_of, in_ticks
 from opentrn.sim.folded import folded
@@ -23,13 +24,6 @@ from opentrn.sim.place import Placement, place
 from opentrn.sim.spill import noticed, spilled
 from opentrn.sim.tape import Flow
 from opentrn.sim.timing import ENGINES, REASONS, Columns, Rates, Schedule
-
-declare(
-    "sim.fast",
-    "The compiled scheduler was asked for, but Numba is not installed.",
-    rule="timeline(fast=True) needs the package numba; results are the same without it",
-    fix="install opentrn[fast], or leave `fast` out",
-)
 
 declare(
     "sim.order",
@@ -48,9 +42,8 @@ declare(
 ORDERS = ("program", "list")
 QUEUES = ("arrival", "turns")
 
-# Loading compiled code takes about as long as this many instructions in plain Python.
-_WORTH_COMPILING = 300_000
-_KEPT = 4
+# Programs made ready are kept, so many of so many instructions, and the last one.
+_KEPT, _KEPT_INSTRUCTIONS = 4, 1_000_000
 # From so many instructions on repetitions are looked for; of the program they have to save so much,
 # less where the alternative is plain Python.
 _WORTH_FOLDING = 2000
@@ -142,14 +135,18 @@ def _prepared(program: Program, chip, trips: Any, fast: bool | None) -> Prepared
         placement, flow = _placed(program, chip, counts, fast)
     made = Prepared(program, chip, placement, flow, rates_of(chip))
     _PREPARED[key] = made
-    while len(_PREPARED) > _KEPT:
+    while len(_PREPARED) > 1 and (len(_PREPARED) > _KEPT or _much_kept()):
         _PREPARED.popitem(last=False)
     return made
 
 
+def _much_kept() -> bool:
+    return sum(len(one.program.body) for one in _PREPARED.values()) > _KEPT_INSTRUCTIONS
+
+
 def _placed(program: Program, chip, counts: tuple, fast: bool | None) -> tuple[Placement, Flow]:
     """`place` and `dependencies`, of repetitions as far as they are all alike."""
-    compiled = _compiled(len(program.body), fast)
+    compiled = CHOICE.compiled(len(program.body), fast)
     if len(program.body) >= _WORTH_FOLDING:
         found = folded(program, chip, _SAVED[compiled], compiled)
         if found is not None:
@@ -208,8 +205,8 @@ def timeline(
     instructions are then in that order, and so is its program.  Where tiles do not fit SBUF and the
     compiler would spill them, its program has the spills.  `queues`: a DMA engine serves transfers
     in order of arrival, or takes turns among its queues ("turns", `sim.timing_turns`, by the plain
-    scheduler).  `fast` chooses the compiled scheduler (None: for long programs, where Numba is
-    installed); the results are equal.  Raises
+    scheduler).  `fast` chooses compiled code (None: where Numba is installed and there is, or was,
+    enough to do, see `sim.compiled`); the results are equal.  Raises
     CapacityError when the tiles do not fit and spills do not help, UsageError `sim.trips`,
     `sim.order` and `sim.queues`.
     """
@@ -246,7 +243,7 @@ def scheduled(given: Columns | Coded, rates: Rates, fast: bool | None) -> Schedu
     short = isinstance(given, Coded)
     count = len(given.row if short else given.stream)
     plain = rates.turns or _in_classes(given.table if short else given)
-    if plain or not _compiled(count, fast):
+    if plain or not CHOICE.compiled(count, fast):
         columns = given.columns() if short else given
         with _collector_paused():
             found = timing.schedule(Columns(*(column.tolist() for column in columns)), rates)
@@ -261,17 +258,6 @@ def _in_classes(columns: Columns) -> bool:
     """Whether transfers differ in their class of service, which only the plain scheduler knows."""
     classes = columns.priority
     return bool(len(classes)) and bool((classes != classes[0]).any())
-
-
-def _compiled(count: int, fast: bool | None) -> bool:
-    """Whether compiled code is used for so many instructions, see `timeline`."""
-    from importlib.util import find_spec
-
-    if fast is None:
-        return count >= _WORTH_COMPILING and find_spec("numba") is not None
-    if fast and find_spec("numba") is None:
-        raise UsageError("Numba is not installed", code="sim.fast")
-    return fast
 
 
 class Timeline:

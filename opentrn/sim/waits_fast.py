@@ -25,7 +25,7 @@ from opentrn.sim.tape import Flow, Part
 from opentrn.sim.timing import ENGINES, FREED, OWN, SEEN
 
 _N = len(ENGINES)
-_APART = -2  # instead of a region: nobody waits there
+_UNCHANGING, _APART = -1, -2  # instead of a region: nobody waits there
 _LISTS, _GIVERS = 1, 2  # what is too short in `_taken`
 _NODES, _EDGES, _SPILT = range(3)  # what `counts` counts: nodes, edges, whether they did not fit
 
@@ -57,47 +57,46 @@ def dependencies(program: Program, placement: Placement, chip, table: Accesses) 
     plans = [finder.plan(form) for form in table.forms]
     if table.fixed or any(row.meets for row in finder.rows):
         return None
-    unchanging, apart = _apart(finder, table)
-    regions = regions_of(table, np.flatnonzero(~(unchanging | apart)))
+    regions = regions_of(table, _codes(finder, table))
     if regions is None:
         return None
-    regions.of_access[apart] = _APART
     stream = np.array([plan.stream for plan in plans], np.int8)[table.form]
-    found = _searched(stream, table, regions, _places(placement, table))
+    places = _places(placement, table)
+    found = _searched(stream, table, regions, places)
     if found is None:
         return None
     banks = np.array([plan.banks for plan in plans], bool)
     n, at = len(stream), np.flatnonzero(banks[table.form]) if banks.any() else np.zeros(0, np.int64)
     part = Part(0, program.body, np.arange(n, dtype=np.int32), table.form, *found, at,
-                _banks(finder, table, at))  # fmt: skip
+                _banks(finder, table, places[0], at))  # fmt: skip
     return Flow([part], finder.rows, ())
 
 
-def _apart(finder: Finder, table: Accesses) -> tuple[np.ndarray, np.ndarray]:
-    """Which accesses are to tensors that do not change, and which to others in HBM of which no two
-    accesses share a byte (`sim.apart`).
+def _codes(finder: Finder, table: Accesses) -> np.ndarray:
+    """Which buffers nobody waits for: `_UNCHANGING` ones, and tensors in HBM of which no two
+    accesses share a byte (`_APART`, see `sim.apart`).  The others have 0.
     """
-    unchanging, apart = (np.zeros(len(table.buffers), bool) for _ in range(2))
+    codes = np.zeros(len(table.buffers), np.int64)
     in_hbm = ~table.on_chip()
     tiles_too = any(buffer.on_chip for buffer in finder.unchanging)
     for n in range(len(in_hbm)) if tiles_too else np.flatnonzero(in_hbm).tolist():
-        unchanging[n] = table.buffers[n] in finder.unchanging
-    some = np.flatnonzero((in_hbm & ~unchanging)[table.buffer])
+        if table.buffers[n] in finder.unchanging:
+            codes[n] = _UNCHANGING
+    some = np.flatnonzero((in_hbm & (codes == 0))[table.buffer])
     some = some[np.argsort(table.buffer[some], kind="stable")]
     for own in np.split(some, 1 + np.flatnonzero(np.diff(table.buffer[some]))):
-        if len(own):
-            apart[table.buffer[own[0]]] = all_apart(table.views, own)
-    return unchanging[table.buffer], apart[table.buffer]
+        if len(own) and all_apart(table.views, own):
+            codes[table.buffer[own[0]]] = _APART
+    return codes
 
 
-def _banks(finder: Finder, table: Accesses, at: np.ndarray) -> np.ndarray:
-    """The banks that the instructions `at` use."""
+def _banks(finder: Finder, table: Accesses, address: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """The banks that the instructions `at` use; `address` of each buffer."""
     bits = np.zeros(len(at), np.int64)
     if not len(at):
         return bits
     psum = table.of_sort(lambda x: x.space == "psum")
     several = psum & (table.of_sort(lambda x: x.partition_bytes) > finder.placement.bank)
-    address = _places(finder.placement, table)[0]
     # Where a tile lies in one bank, so do all its views.
     one = (PSUM_PORT << np.where(psum, address, 0) // finder.placement.bank) * psum
     begin, end = table.start[at], table.start[at + 1]
@@ -187,7 +186,7 @@ def _givers(places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     begins, room, size = np.zeros(count + 1, np.int64), 64, 4 * count + 64
     while True:
         owners = np.zeros((2 * QUADRANTS, 3, room), np.int64)
-        counts, givers = np.zeros(2 * QUADRANTS, np.int64), np.zeros(size, np.int64)
+        counts, givers = np.zeros(2 * QUADRANTS, np.int64), np.empty(size, np.int64)
         seen = np.full(count, -1, np.int64)
         full = _taken(places, owners, counts, seen, begins, givers)
         if not full:
