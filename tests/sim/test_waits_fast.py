@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opentrn.base import CapacityError, bfloat16, float32
+from opentrn.base import CapacityError, bfloat16, float32, int32
 from opentrn.isa import engine as engines
 from opentrn.isa import view_of
 from opentrn.sim import timeline
@@ -201,3 +201,23 @@ def test_what_the_table_does_not_know_is_left_to_the_plain_search():
         dependencies(program, place(program, TRN2), TRN2),
     )
     assert fast.flow.dep.tolist() == plain.dep.tolist() != []
+
+
+def test_whoever_gathers_by_an_index_waits_for_its_writer_in_compiled_code_too():
+    """A view with a runtime index reads the index as well, so the table does not know it."""
+    from opentrn.sim import accesses_fast
+
+    def gather():
+        w = Writer()
+        far = w.buffer("hbm", (256, 64), kind="input")
+        w.builder.inputs = [far]
+        rows, near = w.buffer("sbuf", (128, 1), int32), w.buffer("sbuf", (128, 64))
+        w.add("memset", dst=rows, value=3)
+        w.load(near, view_of(far).vector_select(0, view_of(rows)))
+        return w.program()
+
+    program = gather()
+    assert accesses_of(program) is accesses_fast.accesses_of(program) is None
+    flow = prepare(program, TRN2, fast=True).flow
+    assert [int(code) >> 2 for code in flow.dep] == [0]
+    assert flow.dep.tolist() == prepare(gather(), TRN2, fast=False).flow.dep.tolist()
