@@ -18,8 +18,10 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _KERNELS = os.path.join(_PACKAGE, "nki", "kernels") + os.sep
 _STDLIB = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _INSTALLED = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
-# What runs the command `opentrn` (with a script of that name): no line of a user.
-_CLICK = os.sep + os.path.join("site-packages", "click") + os.sep
+# What runs the command `opentrn` (with a script of that name), and what PyTorch puts between a
+# user's line and an op of ours: no lines of a user.
+_BETWEEN = tuple(os.sep + os.path.join("site-packages", name) + os.sep for name in
+                 ("click", "torch"))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,8 @@ def _is_skipped(file: str) -> bool:
         skipped = True
     else:
         skipped = file.startswith(_STDLIB) and not any(part in file for part in _INSTALLED)
-        skipped = skipped or _CLICK in file or os.path.basename(file) == "opentrn"
+        between = any(part in file for part in _BETWEEN)
+        skipped = skipped or between or os.path.basename(file) == "opentrn"
     _SKIPPED[file] = skipped
     return skipped
 

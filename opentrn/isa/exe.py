@@ -283,6 +283,9 @@ def _gaps(ranges: Mapping[str, tuple[int, int]], end: int) -> Iterator[tuple[int
 
 # ---------------------------------------------------------------------- loading
 
+PICKLED = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+"""How pickles of protocols 2 to 5 begin."""
+
 
 def load(path: str | os.PathLike) -> Executable:
     """The executable in a file.  Nothing of the file is executed.
@@ -301,7 +304,11 @@ def load(path: str | os.PathLike) -> Executable:
             with zipfile.ZipFile(file) as archive:
                 infos, comment = archive.infolist(), archive.comment
         except DAMAGE as error:
+            if bytes(data[:2]) in PICKLED:
+                _pickled(path)
             _damaged(path, f"not a zip, or cut short ({error})")
+    if any(info.filename.endswith(".pkl") for info in infos):
+        _pickled(path)
     data.flags.writeable = False
     try:
         members, manifest = _checked(data, infos, comment)
@@ -310,6 +317,15 @@ def load(path: str | os.PathLike) -> Executable:
         _damaged(path, error.what)
     except DAMAGE as error:
         _damaged(path, str(error) or type(error).__name__)
+
+
+def _pickled(path: Path) -> NoReturn:
+    raise FileFormatError(
+        f"{path.name} is no executable: it is a pickle, which runs code when it is read",
+        code="isa.executable",
+        fix="safetensors.torch.save_file(model.state_dict(), path) and load_file; of a file you "
+        "trust torch.load(path, weights_only=True), then compile the model",
+    )
 
 
 def _damaged(path: Path, why: str) -> NoReturn:

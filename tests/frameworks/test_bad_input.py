@@ -64,6 +64,10 @@ def test_int64_runs_narrow_and_refuses_what_does_not_fit():
     assert run(lambda x: x + 1, torch.tensor([1, 2])).tolist() == [2, 3]
     told = refusal(lambda x: x + 1, torch.tensor([2**40]))
     assert told.code == "runtime.input_range"
+    large = torch.tensor([2**40]).to("neuron")
+    with pytest.raises(TrnError) as refused:
+        torch.nn.functional.relu(large)  # a function of torch's between
+    assert refused.value.at.text.endswith("# a function of torch's between")
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex64])
@@ -104,10 +108,13 @@ def test_nan_inputs_are_told_by_the_comparison():
     assert found.origin == "input 0 is not finite already"
 
 
-def test_pickles_are_refused(tmp_path):
-    torch.save(torch.nn.Linear(2, 2), tmp_path / "model.pt")
+@pytest.mark.parametrize("zipped", [True, False])
+def test_pickles_are_refused(tmp_path, zipped):
+    torch.save(torch.nn.Linear(2, 2), tmp_path / "model.pt", _use_new_zipfile_serialization=zipped)
     with pytest.raises(TrnError) as refused:
         neuron.load(tmp_path / "model.pt")
+    assert "it is a pickle, which runs code when it is read" in refused.value.what
+    assert "safetensors" in refused.value.fix
     assert refused.value.code == "isa.executable"
 
 

@@ -232,12 +232,13 @@ def test_numbers_of_other_dtypes_are_drawn_where_torch_draws_them():
 
 # Dynamo imports TorchInductor there, whose import warns of what PyTorch deprecates.
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_an_optimizer_that_steps_over_lists_compiles():
+@pytest.mark.parametrize("foreach", [True, False])
+def test_optimizers_compile_whether_or_not_they_step_over_lists(foreach):
     torch.manual_seed(0)
     here = nn.Linear(4, 3)
     there = copy.deepcopy(here).to("neuron")
     plain = torch.optim.AdamW(here.parameters(), lr=0.01, foreach=False)
-    listed = torch.optim.AdamW(there.parameters(), lr=0.01, foreach=True)
+    listed = torch.optim.AdamW(there.parameters(), lr=0.01, foreach=foreach)
     step = torch.compile(lambda: listed.step(), backend="neuron")
     for _ in range(2):
         for module, take in ((here, plain.step), (there, step)):

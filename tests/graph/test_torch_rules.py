@@ -240,6 +240,7 @@ def test_bfloat16_weights_are_shared_and_rounded_like_torch():
 
 
 def test_every_schema_is_torchs():
+    import torch._inductor.inductor_prims
     import transformers.integrations.moe as experts
 
     from opentrn.frameworks.torch.attention import decomposition

@@ -443,6 +443,12 @@ def addcmul(g: Builder, self: Value, tensor1: Value, tensor2: Value, value: Any 
     return add(g, self, mul(g, tensor1, tensor2), value)
 
 
+@torch_op("prims::fma(Tensor a, Tensor b, Tensor c) -> Tensor")
+def fma(g: Builder, a: Value, b: Value | float, c: Value) -> Value:
+    """a·b + c, which Dynamo writes for `addcmul`; the product is rounded, as the chip rounds it."""
+    return add(g, mul(g, a, b), c)
+
+
 @torch_op("aten::addcdiv(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor")
 def addcdiv(g: Builder, self: Value, tensor1: Value, tensor2: Value, value: Any = 1) -> Value:
     """self + value·tensor1/tensor2"""
