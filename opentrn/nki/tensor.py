@@ -12,7 +12,7 @@ from opentrn.base import dtype as as_dtype
 from opentrn.isa import Register, View
 from opentrn.nki import versions
 from opentrn.nki.session import current, running
-from opentrn.nki.unknown import Unknown
+from opentrn.nki.unknown import Unknown, Valueless
 
 declare(
     "nki.operand",
@@ -199,7 +199,7 @@ def _runtime(index: Any) -> Any:
     return index._view if isinstance(index, NkiTensor) else index
 
 
-class NkiTensor(Unknown, NKIObject):
+class NkiTensor(Unknown, Valueless, NKIObject):
     """A tensor in SBUF, PSUM or HBM: shape, dtype and an access pattern over its storage.
 
     Every view method returns a new tensor over the same memory.  Constraints and errors are those

@@ -1,5 +1,6 @@
 """Tiles and registers in Python operators: refused with numbers, left alone with anything else."""
 
+import math
 import operator
 import os
 
@@ -8,8 +9,10 @@ import pytest
 
 from opentrn import nki
 from opentrn.base import UsageError
+from opentrn.nki import beta1
 from opentrn.nki import isa as nisa
 from opentrn.nki import language as nl
+from opentrn.nki.beta1 import language as ol
 
 X = np.ones((4, 4), np.float32)
 COMPARISONS = [getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")]
@@ -55,6 +58,57 @@ def test_arithmetic_is_refused_on_both_sides(ask):
     refused(lambda tile, reg: ask(reg, 2), "nki.arithmetic")
     refused(lambda tile, reg: ask(2, reg), "nki.arithmetic")
     refused(lambda tile, reg: ask(tile, tile[0:1]), "nki.arithmetic")
+
+
+ALONE = [operator.neg, operator.pos, operator.invert, abs, round, math.floor, math.ceil]
+
+
+@pytest.mark.parametrize("ask", ALONE, ids=lambda ask: ask.__name__)
+def test_operators_of_one_tile_are_refused(ask):
+    refused(lambda tile, reg: ask(tile), "nki.arithmetic")
+    refused(lambda tile, reg: ask(reg), "nki.arithmetic")
+
+
+def test_products_and_functions_of_numpy_are_refused():
+    refused(lambda tile, reg: tile @ tile, "nki.arithmetic")
+    refused(lambda tile, reg: X @ tile, "nki.arithmetic")
+    refused(lambda tile, reg: divmod(tile, 2), "nki.arithmetic")
+    refused(lambda tile, reg: divmod(7, reg), "nki.arithmetic")
+    assert "nl.exp makes" in refused(lambda tile, reg: np.exp(tile), "nki.arithmetic").fix
+    assert "nl.mod makes" in refused(lambda tile, reg: np.remainder(tile, 2), "nki.arithmetic").fix
+    assert "nl.less makes" in refused(lambda tile, reg: np.less(1, tile), "nki.compare").fix
+    refused(lambda tile, reg: np.add.reduce(tile), "nki.arithmetic")
+
+
+VALUES = [float, int, complex, math.sqrt, len, range, np.asarray, "{:.2f}".format]
+
+
+@pytest.mark.parametrize("ask", VALUES, ids=lambda ask: ask.__name__)
+def test_a_tile_is_no_number_no_length_and_no_array(ask):
+    refused(lambda tile, reg: ask(tile), "nki.number")
+
+    @beta1.jit
+    def older(x):
+        ask(ol.load(x))
+
+    with pytest.raises(UsageError) as caught:
+        older(X)
+    assert caught.value.code == "nki.number"
+    assert caught.value.at.text == "ask(ol.load(x))"
+    assert isinstance(caught.value, TypeError)
+
+
+def test_a_tile_is_printed_and_its_rows_are_walked():
+    said = []
+
+    @nki.jit
+    def kernel(x):
+        tile = nl.load(x)
+        said.append((f"{tile}" == str(tile), [row.shape for row in tile[0:2]]))
+        return x
+
+    kernel(X)
+    assert said == [(True, [(1, 4)] * 2)]
 
 
 def test_the_fix_names_the_function_that_compares_tiles():

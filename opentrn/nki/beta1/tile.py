@@ -20,6 +20,7 @@ from opentrn.nki.beta1.operators import Arithmetic
 from opentrn.nki.beta1.pending import Waiting, current
 from opentrn.nki.language import memory
 from opentrn.nki.tensor import Handle, MemoryRegion, NkiTensor
+from opentrn.nki.unknown import Valueless
 
 declare(
     "beta1.bounds",
@@ -55,7 +56,7 @@ class Memory:
         self.plain, self.started = True, []
 
 
-class Tensor(Arithmetic):
+class Tensor(Arithmetic, Valueless):
     """A tile in SBUF or PSUM, or (part of) a tensor in HBM."""
 
     __slots__ = (
