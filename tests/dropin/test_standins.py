@@ -1,6 +1,7 @@
 """Stand-ins of the Neuron SDK: dtypes, the CPU simulator's package, host calls of scripts."""
 
 import importlib
+import tracemalloc
 
 import ml_dtypes
 import numpy as np
@@ -103,6 +104,36 @@ def test_static_cast_rounds_to_nearest_even_as_ml_dtypes_does():
         )
     halves = np.array([0.5, 1.5, 2.5, -1.5])
     np.testing.assert_array_equal(neuron_dtypes.static_cast(halves, np.int32), [0, 2, 2, -2])
+
+
+def test_static_cast_of_large_arrays_takes_little_more_memory_than_its_result():
+    x = np.linspace(-300, 300, 3 * 5 * 262_145).reshape(3, 5, -1)  # float64, no round number
+    for given in (x, x.astype(np.float32), x.astype(np.float32)[:, ::-1]):
+        tracemalloc.start()
+        made = neuron_dtypes.static_cast(given, "bfloat16")
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        expected = given.astype(np.float32).astype(ml_dtypes.bfloat16)
+        np.testing.assert_array_equal(made.view("u2"), expected.view("u2"))
+        copied = 0 if given.flags.c_contiguous else given.nbytes
+        assert peak < made.nbytes + copied + 12 * 2**20
+    back = neuron_dtypes.static_cast(made, np.float32)
+    np.testing.assert_array_equal(back, made.astype(np.float32))
+    assert neuron_dtypes.static_cast(made, "bfloat16") is made
+
+
+def test_large_arrays_are_packed_along_their_last_axis_only():
+    kind = neuron_dtypes.float8_e5m2_x4
+    x = np.resize(np.array([0.5, 1, -2, 4, 8, -16, 0.25], np.float32), (5, 4 * 262_147))
+    packed = neuron_dtypes.static_cast(x, kind)
+    assert (packed.shape, packed.dtype) == ((5, 262_147), kind)
+    bytes_of = x.astype(ml_dtypes.float8_e5m2).view("u1")  # four bytes a word, the first lowest
+    np.testing.assert_array_equal(packed.view("<u4").view("u1").reshape(x.shape), bytes_of)
+    np.testing.assert_array_equal(neuron_dtypes.static_cast(packed, np.float32), x)
+    for ragged in (x.reshape(-1, 2), x[:1, :6], np.float32(1)):
+        with pytest.raises(TrnError) as refused:
+            neuron_dtypes.static_cast(ragged, kind)
+        assert refused.value.code == "standins.static_cast"
 
 
 @pytest.mark.parametrize("name", ["float8_e4m3fn_x4", "float8_e5m2_x4", "float4_e2m1fn_x4"])

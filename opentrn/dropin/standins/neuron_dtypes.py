@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from opentrn.base import DType, ShapeError, declare, float32, numerics
 from opentrn.base import dtype as as_dtype
-from opentrn.base import float32, numerics
 
 bfloat16 = as_dtype("bfloat16").storage
 float8_e3m4 = as_dtype("float8_e3m4").storage
@@ -29,6 +29,17 @@ float8_e5m2_x4 = _packed("float8_e5m2_x4")
 float4_e2m1fn_x4 = _packed("float4_e2m1fn_x4")
 
 
+declare(
+    "standins.static_cast",
+    "An array does not fill words of a packed type.",
+    rule="four values along the last axis become one word",
+    fix="pad the last axis to a multiple of 4",
+)
+
+# Elements converted at once: conversion makes up to nine float32 arrays of what it is given.
+_BLOCK = 1 << 18
+
+
 @dataclass(frozen=True)
 class Limits:
     """What `numpy.finfo` tells of a floating-point format."""
@@ -45,12 +56,36 @@ def static_cast(array: Any, dtype: Any) -> np.ndarray:
     """The array's values in another format, rounded to nearest even.
 
     To a packed type four values along the last axis become one word; from one, one word four.
-    Raises DtypeError for an unknown dtype.
+    Takes the memory of its result and little more.  Raises ShapeError where the last
+    axis does not fill words, DtypeError for an unknown dtype.
     """
-    given = np.asarray(array)
+    given, dst = np.asarray(array), as_dtype(dtype)
+    if as_dtype(given.dtype) == dst and given.dtype != np.float64:
+        return given
+    if dst.kind == "packed" and (not given.shape or given.shape[-1] % 4):
+        raise ShapeError(
+            f"static_cast: an array of shape {given.shape} does not fill words of {dst}",
+            code="standins.static_cast",
+            rule="four values along the last axis become one word",
+            fix="pad the last axis to a multiple of 4",
+        )
+    if given.size <= _BLOCK:
+        return _converted(given, dst)
+    flat = given.reshape(-1)
+    first = _converted(flat[:_BLOCK], dst)
+    made = np.empty(given.size * first.size // _BLOCK, first.dtype)
+    for start in range(0, given.size, _BLOCK):
+        part = _converted(flat[start : start + _BLOCK], dst)
+        at = start * first.size // _BLOCK
+        made[at : at + part.size] = part
+    return made.reshape(*given.shape[:-1], -1)
+
+
+def _converted(given: np.ndarray, dst: DType) -> np.ndarray:
+    """`static_cast` of an array in one piece."""
     if given.dtype == np.float64:
         given = np.asarray(given, dtype=float32.storage)
-    src, dst = as_dtype(given.dtype), as_dtype(dtype)
+    src = as_dtype(given.dtype)
     if src == dst:
         return given
     if src.kind == "packed":
