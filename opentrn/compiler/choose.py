@@ -32,8 +32,9 @@ class Use:
 
     `dense` lists the places in `args` that the kernel reads along rows: an operand whose last
     dimension is scattered in memory is copied first, but for those in `turned`, which it also reads
-    along columns.  The value is result number `result` of the kernel; values that are results of
-    one call share it, and are called where the value `after` stands.
+    along columns, and those in `by_dma`, which it turns as it loads them on chips whose DMA does.
+    The value is result number `result` of the kernel; values that are results of one call share it,
+    and are called where the value `after` stands.
     """
 
     value: Value
@@ -44,6 +45,7 @@ class Use:
     dense: tuple[int, ...] = ()
     result: int | None = 0
     turned: tuple[int, ...] = ()
+    by_dma: tuple[int, ...] = ()
     after: Value | None = None
 
     @property
@@ -51,9 +53,10 @@ class Use:
         """The kernel's name."""
         return self.kernel.__name__
 
-    def reads(self, place: int) -> tuple[bool, bool]:
+    def reads(self, place: int, chip: Any) -> tuple[bool, bool]:
         """Whether the kernel reads this operand along rows only, and whether also along columns."""
-        return place in self.dense, place in self.turned
+        by_dma = place in self.by_dma and chip.generation >= kernels.DMA_TURNS
+        return place in self.dense, place in self.turned or by_dma
 
 
 @dataclass(frozen=True)
@@ -100,17 +103,22 @@ def _linear(value: Value) -> Use:
     options = {"activation": a.activation or None, "out_dtype": device_dtype(value.dtype)}
     parts = [p for p in (bias and "bias", a.activation, residual and "residual") if p]
     why = f"{', '.join(parts) or 'no bias'} on the way out of PSUM"
-    args, turned = (x, weight, bias, residual), _turned(x.size // x.shape[-1])
-    return Use(value, kernels.linear, args, options, why, (0, 1, 3), turned=turned)
+    args = (x, weight, bias, residual)
+    turned = _turned(x.size // x.shape[-1], x, weight)
+    return Use(value, kernels.linear, args, options, why, (0, 1, 3), **turned)
 
 
-def _turned(rows: int) -> tuple[int, ...]:
+def _turned(rows: int, x: Value, weight: Value) -> dict[str, tuple[int, ...]]:
     """Which operands of a product with so many rows may lie transposed in memory.
 
     The first is needed that way.  The second is turned whenever it is loaded: more rows than are
-    kept at a time load it again, and to copy it once in a better order is less work.
+    kept at a time load it again, and to copy it once in a better order is less work, but where the
+    DMA turns it on its way.
     """
-    return (0, 1) if rows <= kernels.KEPT_ROWS else (0,)
+    if rows <= kernels.KEPT_ROWS:
+        return {"turned": (0, 1)}
+    able = kernels.turns_on_the_way(rows, *weight.shape[-2:], weight.dtype)
+    return {"turned": (0,), "by_dma": (1,) if able and x.dtype == weight.dtype else ()}
 
 
 @choice("linear_norm")
@@ -143,7 +151,7 @@ def _matmul(value: Value) -> Use | no:
         return no("only batched products [.., M, K] · [.., K, N] have a kernel")
     options = {"out_dtype": device_dtype(value.dtype)}
     return Use(value, kernels.matmul, (x, y), options, "one product for each batch", (0, 1),
-               turned=_turned(x.shape[-2]))  # fmt: skip
+               **_turned(x.shape[-2], x, y))  # fmt: skip
 
 
 def _no_attention(q: Value, k: Value, v: Value, mask: Sequence[Value]) -> str:

@@ -214,7 +214,8 @@ class Emitter:
         if key in self.made:
             return self.made[key][use.result]
         actual: list[View] = []
-        args = tuple([self._argument(a, actual, *use.reads(n)) for n, a in enumerate(use.args)])
+        reads = (use.reads(n, self.chip) for n in range(len(use.args)))
+        args = tuple([self._argument(a, actual, *r) for a, r in zip(use.args, reads, strict=True)])
         cut = cut_of(use, args)
         if cut is not None:
             views = self._in_pieces(use, args, cut)

@@ -17,7 +17,7 @@ def moved(program) -> int:
     return sum(
         prod(n for _, n in view.steps) * view.dtype.itemsize
         for one in program.instructions()
-        if one.opcode == "dma_copy"
+        if one.opcode in ("dma_copy", "dma_transpose")
         for view in one.views()
         if view.buffer.space == "hbm"
     )
@@ -100,6 +100,22 @@ def test_few_rows_do_not_copy_turned_weights():
     executable = compiler.compile(Graph([x, w], [g.matmul(x, g.transpose(w, (1, 0)))]))
     assert copies(executable) == 0
     assert moved(executable.program) == 2 * (128 * WIDTH + WIDTH * HIDDEN + 128 * HIDDEN)
+
+
+WHERE = [("trn2", "bfloat16", 0), ("trn3", "bfloat16", 0), ("trn1", "bfloat16", 1),
+         ("trn2", "float32", 1)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("chip", "kind", "copied"), WHERE)
+def test_many_rows_do_not_copy_turned_weights(chip, kind, copied):
+    """The DMA turns them on their way, where it can; elsewhere they are laid out anew once."""
+    rows = 1024
+    x, w = g.input("x", (rows, WIDTH), kind), g.input("w", (HIDDEN, WIDTH), kind)
+    graph = Graph([x, w], [g.matmul(x, g.transpose(w, (1, 0)))])
+    executable = compiler.compile(graph, target=chip)
+    assert copies(executable) == copied
+    tensors = rows * WIDTH + (1 + 2 * copied) * WIDTH * HIDDEN + rows * HIDDEN
+    assert moved(executable.program) == tensors * (2 if kind == "bfloat16" else 4)
 
 
 def test_a_chain_of_elements_is_one_trip():

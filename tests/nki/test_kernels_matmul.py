@@ -117,6 +117,42 @@ def test_operands_that_lie_transposed_in_memory(target, dtype, size):
     close(found, exact(x).T @ exact(w).T, about(dtype, depth))
 
 
+@nki.jit
+def _of_turned_weights(x, w):
+    return kernels.linear(x, w[:, 128:].permute((1, 0)))
+
+
+def turns(target, x, w):
+    """How many elements the DMA transposes in a product with turned weights."""
+    with nki.use_target(target):
+        program = nki.run(_of_turned_weights, x, w).program
+    moves = [one for one in program.instructions() if one.opcode == "dma_transpose"]
+    return sum(math.prod(one.reads()[0].shape) for one in moves)
+
+
+# Weights that fit are loaded once; they pass by twice the rows that stay, and twice what streams;
+# columns that fill no tile of 16.
+MANY_ROWS = [(600, 256, 144, 1), (640, 6400, 1040, 2), (520, 16384, 48, 2), (600, 256, 145, 0)]
+
+
+@every_target
+@pytest.mark.parametrize("size", MANY_ROWS)
+def test_the_dma_turns_weights_that_many_rows_pass_by(target, size):
+    rows, depth, columns, passes = size
+    x = numbers(0, rows, depth, dtype="bfloat16")
+    w = numbers(1, columns, 128 + depth, dtype="bfloat16")
+    found = run(_of_turned_weights, x, w, target=target)
+    close(found, exact(x) @ exact(w)[:, 128:].T, about("bfloat16", depth))
+    assert turns(target, x, w) == (passes * depth * columns if target != "trn1" else 0)
+
+
+@pytest.mark.parametrize(("rows", "kind"), [(511, "bfloat16"), (600, "float32")])
+def test_few_rows_and_wide_numbers_are_turned_by_the_tensor_engine(rows, kind):
+    x, w = numbers(0, rows, 256, dtype=kind), numbers(1, 144, 384, dtype=kind)
+    assert turns("trn2", x, w) == 0
+    close(run(_of_turned_weights, x, w), exact(x) @ exact(w)[:, 128:].T, about(kind, 256))
+
+
 @every_target
 @every_dtype
 def test_matmul_of_batches(target, dtype):

@@ -4,7 +4,14 @@ from opentrn.nki.kernels.attention import attention
 from opentrn.nki.kernels.attention_backward import attention_backward
 from opentrn.nki.kernels.elementwise import elementwise, elementwise_together
 from opentrn.nki.kernels.linear_norm import linear_norm
-from opentrn.nki.kernels.matmul import KEPT_ROWS, Tiling, linear, matmul
+from opentrn.nki.kernels.matmul import (
+    DMA_TURNS,
+    KEPT_ROWS,
+    Tiling,
+    linear,
+    matmul,
+    turns_on_the_way,
+)
 from opentrn.nki.kernels.microscaling import matmul_mx
 from opentrn.nki.kernels.movement import (
     concatenate,
@@ -23,6 +30,7 @@ from opentrn.nki.kernels.scattering import scatter_rows, update_slice
 from opentrn.nki.kernels.tiles import lies_turned
 
 __all__ = [
+    "DMA_TURNS",
     "KEPT_ROWS",
     "Tiling",
     "LONGEST_SORT",
@@ -48,6 +56,7 @@ __all__ = [
     "sort",
     "to_register",
     "transpose",
+    "turns_on_the_way",
     "update_slice",
     "write",
 ]

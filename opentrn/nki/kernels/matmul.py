@@ -58,6 +58,8 @@ KEPT_ROWS = 4 * 128
 FEW_TILES = 2
 # Tiles of rows on their way while others are turned.
 LOADED_EARLY = 3
+# The generation of NeuronCores from which on the DMA transposes (before, it is the Tensor Engine).
+DMA_TURNS = 3
 # Row tiles whose sums stay open in PSUM while a long contraction streams by: half of the 8 banks.
 OPEN_TILES = 4
 
@@ -135,33 +137,59 @@ class Ending:
         return target
 
 
-def load_weights(w: Sheet, depth: tuple[int, int], columns: tuple[int, int], dtype, balance):
-    """Rows `depth` and these columns of w as a tile [≤128, K/128, N] of `dtype`.
+def turns_on_the_way(rows: int, depth: int, columns: int, dtype) -> bool:
+    """Whether DMA turns weights [depth, columns] that lie transposed, for a product of `rows` rows.
 
-    A w that lies transposed in memory is read along its memory and turned by the Tensor Engine.
+    Where the weights pass by several times the Tensor Engine has more to do than the DMA, which
+    turns 16-bit numbers at nearly the rate at which it moves them, in tiles of 128 by 16 (Trainium
+    2 Architecture Guide for NKI).  Fewer rows wait for the DMA, and are turned by the engine.
     """
-    pmax = nl.tile_size.pmax
-    count, width = depth[1] - depth[0], columns[1] - columns[0]
-    shape = (min(count, pmax), cover(count, pmax), width)
-    cast = nl.ndarray(shape, dtype, nl.sbuf)
-    if w.is_turned:
-        rows = w.turned()
-        for first, last in spans(width, pmax):
-            tile = rows.tile((columns[0] + first, columns[0] + last), depth)
-            transposed(tile, dtype, balance, 0, cast, first)
+    even = depth % 128 == 0 and columns % 16 == 0
+    return even and dtype.itemsize == 2 and rows >= KEPT_ROWS
+
+
+class Weights:
+    """Blocks of w [K, N] as the Tensor Engine takes them, the contraction on partitions.
+
+    A w that lies transposed in memory is read along its memory and turned: by the DMA on its way
+    when `rows` of x pass by that are enough for that, else by the Tensor Engine.
+    """
+
+    def __init__(self, w: Sheet, dtype, balance, rows: int = 0):
+        self.w, self.dtype, self.balance = w, dtype, balance
+        plain = len(w.row_shape) == len(w.column_shape) == 1 and w.dtype == dtype
+        able = nisa.get_nc_version().value >= DMA_TURNS
+        wanted = turns_on_the_way(rows, w.rows, w.columns, dtype)
+        self.by_dma = w.is_turned and plain and able and wanted
+
+    def load(self, depth: tuple[int, int], columns: tuple[int, int]):
+        """Rows `depth` and these columns as a tile [≤128, K/128, N]."""
+        w, dtype, pmax = self.w, self.dtype, nl.tile_size.pmax
+        count, width = depth[1] - depth[0], columns[1] - columns[0]
+        shape = (min(count, pmax), cover(count, pmax), width)
+        cast = nl.ndarray(shape, dtype, nl.sbuf)
+        if self.by_dma:
+            block = w.turned().view[columns[0] : columns[1], depth[0] : depth[1]]
+            nisa.dma_transpose(cast, block.reshape((width, count // pmax, pmax)))
+            return cast
+        if w.is_turned:
+            rows = w.turned()
+            for first, last in spans(width, pmax):
+                tile = rows.tile((columns[0] + first, columns[0] + last), depth)
+                transposed(tile, dtype, self.balance, 0, cast, first)
+            return cast
+        tile = cast if w.dtype == dtype else nl.ndarray(shape, w.dtype, nl.sbuf)
+        for k, (first, last) in enumerate(spans(count, pmax)):
+            w.load(tile[0 : last - first, k, :], depth[0] + first, columns[0])
+            if cast is not tile:
+                nisa.tensor_copy(cast[0 : last - first, k, :], tile[0 : last - first, k, :])
         return cast
-    tile = cast if w.dtype == dtype else nl.ndarray(shape, w.dtype, nl.sbuf)
-    for k, (first, last) in enumerate(spans(count, pmax)):
-        w.load(tile[0 : last - first, k, :], depth[0] + first, columns[0])
-        if cast is not tile:
-            nisa.tensor_copy(cast[0 : last - first, k, :], tile[0 : last - first, k, :])
-    return cast
 
 
 def load_turned(x: Sheet, rows: tuple[int, int], depth: tuple[int, int], dtype, balance):
     """The transpose of these rows of x, [≤128, K/128, M] of `dtype`: read so, or turned."""
     if x.is_turned:
-        return load_weights(x.turned(), depth, rows, dtype, balance)
+        return Weights(x.turned(), dtype, balance).load(depth, rows)
     return transposed(x.tile(rows, depth), dtype, balance)
 
 
@@ -189,17 +217,17 @@ def banks_for(rows: tuple[int, int], columns: tuple[int, int]) -> list:
 def product(x: Sheet, w: Sheet, dtype, ending: Ending, tiling: Tiling | None = None) -> None:
     """Compute x · w for all rows and columns and hand the sums to `ending`."""
     pmax, bank = nl.tile_size.pmax, nl.tile_size.psum_bank_fmax
-    tiling = tiling or Tiling()
+    tiling, weights = tiling or Tiling(), Weights(w, dtype, ending.balance, x.rows)
     room = nl.tile_size.sbuf_fmax_bytes * 2 // 5
     deep = cover(x.columns, pmax) * dtype.itemsize
     # Two groups of turned row tiles live at a time, and the rows the next one is made of.
     rows, kept = (tiling.first + 2) * deep * min(pmax, x.rows), tiling.rows * pmax
     keeps = x.rows >= kept and deep * kept <= 2 * room
     if keeps and not x.is_turned and bank < w.columns and deep * w.columns > room:
-        _rows_kept(x, w, dtype, ending, room, tiling)
+        _rows_kept(x, weights, ending, room, tiling)
         return
     if deep * min(bank, w.columns) > room or rows > room:
-        _streamed(x, w, dtype, ending, room)
+        _streamed(x, weights, ending, room)
         return
     block = min(tiling.columns, room // deep // bank * bank or w.columns)
     tiles = list(spans(x.rows, pmax))
@@ -214,16 +242,14 @@ def product(x: Sheet, w: Sheet, dtype, ending: Ending, tiling: Tiling | None = N
         first = next(feed)  # written before the weights: the rows of x are the first to be needed
         ending.begin(columns)
         held = [
-            (part, _held(w, x.columns, columns[0], part, dtype, ending.balance))
-            for part in spans(columns[1] - columns[0], tiling.banks * bank)
+            ((a, b), weights.load((0, x.columns), (columns[0] + a, columns[0] + b)))
+            for a, b in spans(columns[1] - columns[0], tiling.banks * bank)
         ]
         for group, xts in chain([first], feed):
             _rows_times_weights(group, xts, held, columns, x.columns, ending)
 
 
-def _rows_kept(
-    x: Sheet, w: Sheet, dtype, ending: Ending, room: int, tiling: Tiling
-) -> None:
+def _rows_kept(x: Sheet, weights: Weights, ending: Ending, room: int, tiling: Tiling) -> None:
     """Each group of rows of x is turned once; the weights pass by it, a bank of columns at a time.
 
     For weights that do not fit: turning x again for every block of columns would cost the Tensor
@@ -231,12 +257,12 @@ def _rows_kept(
     is cut into parts, so that one part of the weights arrives while another is worked on, and each
     part of the next rows takes the place of the last ones when their last bank has passed by it.
     """
-    pmax, bank = nl.tile_size.pmax, nl.tile_size.psum_bank_fmax
+    pmax, bank, dtype = nl.tile_size.pmax, nl.tile_size.psum_bank_fmax, weights.dtype
     step = max(1, room // 4 // (bank * dtype.itemsize)) * pmax
     depths = list(spans(x.columns, step))
     groups = [[(a + c, a + d) for c, d in spans(b - a, pmax)]
               for a, b in spans(x.rows, tiling.rows * pmax)]  # fmt: skip
-    banks = list(spans(w.columns, bank))
+    banks = list(spans(weights.w.columns, bank))
 
     pieces = [(g, n, each) for g, group in enumerate(groups) for n in range(len(depths))
               for each in group]  # fmt: skip
@@ -249,17 +275,17 @@ def _rows_kept(
 
     def loaded(place):
         _, columns, n = place
-        return load_weights(w, depths[n], columns, dtype, ending.balance)
+        return weights.load(depths[n], columns)
 
     places = [(g, c, n) for g in range(len(groups)) for c in banks for n in range(len(depths))]
     kept = [turned(0, n) for n in range(len(depths))]
     totals: list = []
-    for (g, columns, n), weights in ahead(places, loaded):
+    for (g, columns, n), block in ahead(places, loaded):
         if n == 0:
             ending.begin(columns)
             outputs = [ending.open(each, columns) for each in groups[g]]
             totals = [banks_for(each, columns) for each in groups[g]]
-        _sum_up(totals, kept[n], weights, depths[n][1] - depths[n][0], 0, ending, n == 0)
+        _sum_up(totals, kept[n], block, depths[n][1] - depths[n][0], 0, ending, n == 0)
         if n == len(depths) - 1:
             _store_all(groups[g], totals, outputs, columns, ending)
         if columns is banks[-1] and g + 1 < len(groups):
@@ -271,11 +297,6 @@ def _store_all(rows, totals, outputs, columns, ending: Ending) -> None:
     for each, banks, (tile, added) in zip(rows, totals, outputs, strict=True):
         _finish(banks, tile, added, 0, ending)
         ending.out.store(tile, each[0], columns[0])
-
-
-def _held(w: Sheet, depth: int, at: int, part: tuple[int, int], dtype, balance):
-    """All rows of w and the columns `part`, counted from `at`."""
-    return load_weights(w, (0, depth), (at + part[0], at + part[1]), dtype, balance)
 
 
 def _rows_times_weights(group, xts, held, columns, depth: int, ending: Ending) -> None:
@@ -304,20 +325,19 @@ def _finish(banks, tile, added, at: int, ending: Ending) -> None:
         ending.finish(tile, added, total, at + n * nl.tile_size.psum_bank_fmax)
 
 
-def _streamed(x: Sheet, w: Sheet, dtype, ending: Ending, room: int) -> None:
+def _streamed(x: Sheet, weights: Weights, ending: Ending, room: int) -> None:
     """The product when not even one bank of weight columns fits in SBUF: x and w both stream."""
     pmax, bank = nl.tile_size.pmax, nl.tile_size.psum_bank_fmax
     step = max(1, room // 4 // (bank * 4)) * pmax
-    for columns in spans(w.columns, bank):
+    for columns in spans(weights.w.columns, bank):
         ending.begin(columns)
         for group in spans(x.rows, OPEN_TILES * pmax):
             parts = [(group[0] + a, group[0] + b) for a, b in spans(group[1] - group[0], pmax)]
             totals = [banks_for(rows, columns) for rows in parts]
             for depth in spans(x.columns, step):
-                balance = ending.balance
-                weights = load_weights(w, depth, columns, dtype, balance)
-                xts = [load_turned(x, rows, depth, dtype, balance) for rows in parts]
-                _sum_up(totals, xts, weights, depth[1] - depth[0], 0, ending, depth[0] == 0)
+                block = weights.load(depth, columns)
+                xts = [load_turned(x, rows, depth, weights.dtype, ending.balance) for rows in parts]
+                _sum_up(totals, xts, block, depth[1] - depth[0], 0, ending, depth[0] == 0)
             for rows, banks in zip(parts, totals, strict=True):
                 tile, added = ending.open(rows, columns)
                 _finish(banks, tile, added, 0, ending)
