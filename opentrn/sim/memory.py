@@ -23,6 +23,9 @@ PAD, PAGE = 64, 4096
 # soon.
 WINDOWS = 256
 BITS = "sim.precise_bits"
+# The cells of one element as a number, and that number where all of them are marked.
+_WORDS = {n: np.dtype(f"u{n}") for n in (1, 2, 4, 8)}
+_MARKED = {n: kind.type(int.from_bytes(b"\1" * n)) for n, kind in _WORDS.items()}
 # Bytes: tiles below SMALL_TILE come from the heap, others out of pieces of PIECE, of which KEPT
 # outlive their machine.
 HUGE_PAGE, PIECE, SMALL_TILE, KEPT = 2 << 20, 32 << 20, 64 << 10, 4
@@ -46,18 +49,17 @@ class Marks:
         """Whether every element of the view is marked."""
         if self.cells is True or self.cells is None:
             return self.cells is True
-        return bool(self.window(view).all())
+        words, marked = self._words(view)
+        return bool((words == marked).all())
 
     def some_of(self, view: View):
         """None when nothing of the view is marked, True when everything is, else a mask."""
         if self.cells is None or self.cells is True:
             return self.cells
-        cells = self.window(view)
-        if cells.all():
+        words, marked = self._words(view)
+        if (words == marked).all():
             return True
-        if not cells.any():
-            return None
-        return cells if cells.ndim == view.ndim else cells.any(-1)
+        return words != 0 if words.any() else None
 
     def add(self, view: View) -> None:
         """Mark the view."""
@@ -68,7 +70,8 @@ class Marks:
             return
         if self.cells is None:
             self.cells = self._blank()
-        self.window(view)[...] = True
+        words, marked = self._words(view)
+        words[...] = marked
         self._grown(view.nbytes)
 
     def _grown(self, nbytes: int) -> None:
@@ -124,7 +127,7 @@ class Marks:
             return
         if self.cells is True:
             self.cells = ~self._blank()
-        self.window(view)[...] = False
+        self._words(view)[0][...] = 0
 
     def clear(self) -> None:
         """Clear every mark of the buffer."""
@@ -151,14 +154,27 @@ class Marks:
 
     def window(self, view: View) -> np.ndarray:
         """The cells of the view as a strided array; several for an element in a last dimension."""
+        cells, shape, strides, origin = self._layout(view)
+        if cells > 1:
+            shape, strides = (*shape, cells), (*strides, 1)
+        return np.ndarray(shape, np.bool_, self.cells, origin, strides)
+
+    def _words(self, view: View) -> tuple[np.ndarray, int]:
+        """The cells of each element of the view as one number, and that of a marked element.
+
+        NumPy walks an axis of two or four cells cell by cell: six times as slow on a column.
+        """
+        cells, shape, strides, origin = self._layout(view)
+        return np.ndarray(shape, _WORDS[cells], self.cells, origin, strides), _MARKED[cells]
+
+    def _layout(self, view: View) -> tuple[int, tuple, tuple, int]:
+        """Cells of an element, and shape, strides and offset of the view among the cells."""
         item = view.dtype.itemsize
         if item < self.unit:
             self.cells, self.unit = np.repeat(self.cells, self.unit, axis=-1), 1
-        mask, cells = self.cells, item // self.unit
-        shape, strides, offset = view.numpy_layout(cells, mask.strides[0])
-        if cells > 1:
-            shape, strides = (*shape, cells), (*strides, 1)
-        return np.ndarray(shape, np.bool_, mask, offset + self.origin, strides)
+        cells = item // self.unit
+        shape, strides, offset = view.numpy_layout(cells, self.cells.strides[0])
+        return cells, shape, strides, offset + self.origin
 
     def _blank(self) -> np.ndarray:
         buffer = self.buffer

@@ -68,6 +68,33 @@ def test_marks_are_a_set_of_bytes(data, dtype):
         assert (marks.cells is True) <= (model == everything)
 
 
+@pytest.mark.parametrize("dtype", [dtypes.bfloat16, dtypes.float32])
+def test_marks_of_columns_tell_elements_marked_in_part(dtype):
+    size = SIZES[dtype]
+    one, mask = buffer(shape=(4, 12), dtype=dtype), np.zeros((4, 80), bool)
+    marks = Marks(one, mask, 16)
+    column = view_of(one)[1:, 0:12:3]
+    marks.add(column)
+    expected = np.zeros((4, 80), bool)
+    for row in (1, 2, 3):
+        for element in (0, 3, 6, 9):
+            expected[row, 16 + element * size : 16 + (element + 1) * size] = True
+    np.testing.assert_array_equal(mask, expected)
+    assert marks.all_of(column)
+    assert marks.some_of(column) is True
+    assert not marks.all_of(view_of(one)[:, 0:12:3])
+    assert marks.some_of(view_of(one)[:, 1:12:3]) is None
+    mask[2, 16 + 3 * size] = False  # one byte of an element in the second row of the column
+    assert not marks.all_of(column)
+    assert marks.some_of(column).all()
+    mask[2, 16 + 3 * size : 16 + 4 * size] = False
+    np.testing.assert_array_equal(
+        marks.some_of(column), [[True] * 4, [True, False, True, True], [True] * 4]
+    )
+    marks.remove(column)
+    assert not mask.any()
+
+
 def test_marks_of_aliases_are_shared_by_the_byte():
     arena = Arena(128, 4096)
     a = arena.storage(buffer(address=64, partition=0))
